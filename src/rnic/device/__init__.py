@@ -1,4 +1,4 @@
-"""The device: registers, doorbells, the command unit, events; the assembled NIC, sans I/O."""
+"""The device: registers, doorbells, command unit, events, and the assembled NIC, sans I/O."""
 
 from rnic.device.commands import CommandResult
 from rnic.device.config import NicConfig

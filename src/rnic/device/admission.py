@@ -1,9 +1,9 @@
-"""Check which contexts the context manager may take: what a device cannot run on is refused before anything changes.
+"""Check contexts before the context manager accepts them: invalid ones are refused before anything changes.
 
-Commands check what they are given by themselves. This is for contexts that come as messages (002 3.1), or from host
-memory that was edited: an index beyond its table, a path that cannot be, or another protection domain than the one that
-a queue pair's memory was checked against. What is stored to the cache by hand is there already: :func:`stored_wrong`
-finds the field that a queue pair cannot run on, and the queue pair fails.
+Commands check their own parameters. This module is for contexts from messages (002 3.1) or from edited host memory,
+which may have an index beyond its table, an impossible path, or another protection domain than the one that a queue
+pair's memory was checked against. Direct stores to the cache bypass these checks: :func:`stored_wrong` finds the
+invalid field, and the queue pair fails.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _WAY: Final = {
     **dict.fromkeys((RTS, SQD, SQE), (cmd.RST2INIT, cmd.INIT2RTR, cmd.RTR2RTS)),
     ERR: (cmd.RST2INIT,),
 }
-"""Commands that a queue pair in each state has passed: it has what they require."""
+"""Commands that a queue pair in each state has executed, whose required attributes it has."""
 _CONNECTED: Final = frozenset({RTR, RTS, SQD, SQE})
 _SEND_RING: Final = ("snd_wqe_base_lkey", "wqe_base", "sq_base", "snd_wqe_length", "sq_slab_bytes", "pd")
 _RECEIVE_RING: Final = ("rcv_wqe_base_lkey", "wqe_base", "rq_base", "rcv_wqe_length", "pd")
-"""Fields that say where a ring lies. If the ring is out of reach, the first field that is new is at fault."""
+"""Fields that locate a ring. If the ring is not accessible, the first changed field is the cause."""
 
 
 def wrong_field(nic: AdmissionHost, kind: str, number: int, image: bytes) -> str:
-    """Return the field for which the device cannot run on a context, or an empty string if it can run.
+    """Return the first invalid field of a context, or an empty string if it is valid.
 
     Args:
         nic: the device.
@@ -62,7 +62,7 @@ def _qp_wrong(nic: AdmissionHost, number: int, image: bytes) -> str:
     res = nic.resources
     live = res.qps.get(number)
     cached = res.contexts.key.qps.get(number)
-    # an image without the extension leaves the cached extension as it is
+    # an image without the extension keeps the cached extension
     rest = (bytes(QPC_BYTES) if cached is None else cached.store())[len(image) :]
     new = QpContext(settled(image + rest))
     if new.state == RESET:
@@ -72,7 +72,7 @@ def _qp_wrong(nic: AdmissionHost, number: int, image: bytes) -> str:
     mask = 0
     for opcode in _WAY[new.state]:
         mask |= TRANSITIONS[opcode].attributes[new.servtype].required
-    # a queue pair outlives its port's address: a path that does not change was checked when it was set
+    # a queue pair may outlive its port's address: an unchanged path was checked when it was set
     path = AV if live is None or any(getattr(new, name) != getattr(live.ctx, name) for name in fields(AV)) else 0
     mask &= ~AV | path
     if wrong := wrong_value(new, mask, nic.config):
@@ -100,7 +100,7 @@ def _qp_wrong(nic: AdmissionHost, number: int, image: bytes) -> str:
         return "usr_page"
     if wrong := live.lacks_room_for(new):
         return wrong
-    # a running queue pair has a path and an MTU, whatever state the context says
+    # a running queue pair has a path and an MTU, regardless of the context's state
     ctx = live.ctx
     if live.flow is None or not (ctx.rgid or ctx.dip):
         path = 0
@@ -108,7 +108,7 @@ def _qp_wrong(nic: AdmissionHost, number: int, image: bytes) -> str:
 
 
 def _form_wrong(ctx: QpContext) -> str:
-    """Return the field whose value no context of this device can have."""
+    """Return the field with a value that is invalid in any context of this device."""
     if ctx.state > ERR:
         return "state"
     if ctx.servtype not in SERVICE_CODES:
@@ -117,7 +117,7 @@ def _form_wrong(ctx: QpContext) -> str:
 
 
 def _owners_wrong(nic: AdmissionHost, uar: Uar, ctx: QpContext) -> str:
-    """Return the field that names what is not there, or not of the driver that made the queue pair."""
+    """Return the field that names a missing object, or one of another driver than the queue pair's."""
     res = nic.resources
     if ctx.servtype == ST_XRC_TGT:
         return "" if res.xrcds.has(uar, ctx.xrcd) else "xrcd"
@@ -131,7 +131,7 @@ def _owners_wrong(nic: AdmissionHost, uar: Uar, ctx: QpContext) -> str:
 
 
 def _names_wrong(nic: AdmissionHost, uar: Uar, new: QpContext, old: QpContext | None) -> str:
-    """Return the field for which PD, CQs or rings are not there, or not those of the queue pair's driver."""
+    """Return the field whose PD, CQ or ring is missing or belongs to another driver."""
     if wrong := _owners_wrong(nic, uar, new) or wrong_size(new):
         return wrong
     wrong = wrong_reach(nic, uar, new)
@@ -142,7 +142,8 @@ def _names_wrong(nic: AdmissionHost, uar: Uar, new: QpContext, old: QpContext | 
 
 
 def stored_wrong(nic: AdmissionHost, qp: DeviceQp) -> str:
-    """Return the field, stored to a live queue pair's context by hand, that it cannot run on; empty where none is.
+    """Return the invalid field in a live queue pair's context, caused by direct stores to the cache; empty if there is
+    none.
 
     Ring addresses are not checked: each read of an entry checks the memory.
     """
@@ -167,7 +168,7 @@ def stored_wrong(nic: AdmissionHost, qp: DeviceQp) -> str:
 
 
 def _values_wrong(nic: AdmissionHost, qp: DeviceQp, ctx: QpContext) -> str:
-    """Return the field of an attribute with an invalid value; more attributes count in states that have packets."""
+    """Return the field of an attribute with an invalid value; states with traffic require more attributes."""
     mask, config = PKEY_INDEX, nic.config
     if ctx.state in _CONNECTED:
         mask = sum(each.bit for each in ATTRIBUTES) & ~(ACCESS_FLAGS | DEST_QPN)
@@ -178,11 +179,11 @@ def _values_wrong(nic: AdmissionHost, qp: DeviceQp, ctx: QpContext) -> str:
     if ctx.servtype == ST_UD or qp.flow is None:
         return ""
     wrong = wrong_path(ctx, config)
-    return "" if wrong == "sip" else wrong  # another source address is sent as it is (002 5.4.2)
+    return "" if wrong == "sip" else wrong  # a different source address is used as is (002 5.4.2)
 
 
 def _place_wrong(qp: DeviceQp, ctx: QpContext) -> str:
-    """Return the length or entry-size field with which a ring would end before the queue pair's current index."""
+    """Return the length or entry-size field that makes a ring end before the queue pair's current index."""
     if qp.requester.fetch_index >= send_entries(ctx):
         return "snd_wqe_length"
     rq = qp.rq
@@ -209,7 +210,7 @@ def _eq_wrong(nic: AdmissionHost, number: int, image: bytes) -> str:
 
 
 def _ring_wrong(nic: AdmissionHost, live: CompletionQueue | EventQueue, new: dict[str, int]) -> str:
-    """Return the field of a live queue's new context with which its ring cannot be used."""
+    """Return the field of a live queue's new context that makes its ring unusable."""
     if new["usrpage"] != live.regs.block:
         return "usrpage"
     status = ring_status(nic.memory, live.uar, new)

@@ -1,9 +1,9 @@
-"""A NIC in *channels* mode, for tests: its data path runs on what CtxMgt answers on the six channels of 002 3.2.
+"""A NIC in *channels* mode, for tests: its data path uses the responses of CtxMgt on the six channels of 002 3.2.
 
-Before the data path acts (packets come, packets are to be sent, a deadline has passed), each queue pair's context is
-asked for on all six channels, and what they answer is what it then runs on. After that, state and PSNs go back by the
-three writes. What of a context no channel answers (rights, retry timers, the extension) is read from the QPC. The
-CtxMgt may be the software's or the gateware's (:class:`rnic.gateware.ctxmgt.contexts.GatewareContexts`).
+Before the data path runs (to receive, to send, or for a timer), it requests each queue pair's context on all six
+channels and uses the responses. Afterward, it writes back state and PSNs by the three writes. Context fields that no
+channel returns (rights, retry timers, the extension) are read from the QPC. CtxMgt may be the software model or the
+gateware (:class:`rnic.gateware.ctxmgt.contexts.GatewareContexts`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rnic.device.nic import Nic
 from rnic.wire.bursts import RxBurst, TxBurst
 
 MAC_LOW: Final = 16
-"""Bits of a MAC address in the field that InfiniBand has for a LID."""
+"""Number of MAC address bits in the field that holds a LID in InfiniBand mode."""
 Fields = dict[str, int]
 
 
 def qp_fields(answers: dict[int, Fields]) -> dict[str, tuple[int, int]]:
-    """Return value and width of each field of a QPC that the six answers hold."""
+    """Return value and width of each QPC field in the six responses."""
     db, wp, rtc, rrc, ee, fe = (answers[source] for source in m.ENGINES)
     return {
         "servtype": (db["servtype"], 8),
@@ -57,7 +57,7 @@ def qp_fields(answers: dict[int, Fields]) -> dict[str, tuple[int, int]]:
 
 
 def ask(contexts: ContextManager, number: int) -> dict[int, Fields]:
-    """Return what each of the six channels answers of a cached queue pair, by source."""
+    """Return the responses of the six channels for a cached queue pair, by source."""
     answers = {}
     for source, row in m.READS.items():
         contexts.request(source, m.engine_request(row.type, row.opcode, number))
@@ -69,26 +69,26 @@ def ask(contexts: ContextManager, number: int) -> dict[int, Fields]:
 
 
 def take(record: Any, values: dict[str, tuple[int, int]]) -> None:
-    """Store the low bits of fields; the bits above them stay."""
+    """Store the low bits of fields; higher bits are unchanged."""
     for name, (value, width) in values.items():
         mask = (1 << width) - 1
         setattr(record, name, getattr(record, name) & ~mask | value & mask)
 
 
 class ChannelNic(Nic):
-    """:class:`~rnic.device.nic.Nic` in channels mode, the reference alone: ``config.channels`` is set."""
+    """:class:`~rnic.device.nic.Nic` in channels mode, which runs the reference only: ``config.channels`` is set."""
 
     def __init__(self, config: NicConfig, **more: Any) -> None:
         super().__init__(replace(config, channels=True), **more)
         self.fetched = 0
-        """Contexts that the channels have answered so far."""
+        """Number of contexts fetched through the channels so far."""
 
     def _fetch(self) -> None:
         self.contexts.level()
-        self._store()  # commands change PSNs too
+        self._store()  # commands also change PSNs
         evicted = self.contexts.key.eqs.evicted
         for number in [number for number in self.running if number in self.contexts.key.qps]:
-            # an answer has the EQ's fields too: 002 does not say what they are when that one is not cached
+            # a response includes the EQ's fields, which 002 does not define if the EQ is not cached
             if not evicted or not {cq.key.comp_eqn for cq in self.running[number].cqs} & evicted:
                 self._fetch_one(number)
 
@@ -124,13 +124,13 @@ class ChannelNic(Nic):
             self.contexts.write_back_one(number)
 
     def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
-        """Run :meth:`Nic.receive <rnic.device.nic.Nic.receive>` on the channels' answers."""
+        """Run :meth:`Nic.receive <rnic.device.nic.Nic.receive>` on the channels' responses."""
         self._fetch()
         super().receive(burst, now_ns, start)
         self._store()
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Run :meth:`Nic.produce <rnic.device.nic.Nic.produce>` on the channels' answers."""
+        """Run :meth:`Nic.produce <rnic.device.nic.Nic.produce>` on the channels' responses."""
         if not self.has_work():
             return super().produce(now_ns, budget)
         self._fetch()
@@ -139,7 +139,7 @@ class ChannelNic(Nic):
         return out
 
     def handle_timers(self, now_ns: int) -> None:
-        """Run :meth:`Nic.handle_timers <rnic.device.nic.Nic.handle_timers>` on the channels' answers."""
+        """Run :meth:`Nic.handle_timers <rnic.device.nic.Nic.handle_timers>` on the channels' responses."""
         deadline = self.next_deadline_ns()
         if deadline is not None and deadline <= now_ns:
             self._fetch()
@@ -150,5 +150,5 @@ class ChannelNic(Nic):
 
 
 def make_nic(config: NicConfig, **more: Any) -> Nic:
-    """Return the NIC that a configuration asks for; ``more`` as for :class:`~rnic.device.nic.Nic`."""
+    """Return the NIC for a configuration; ``more`` as for :class:`~rnic.device.nic.Nic`."""
     return (ChannelNic if config.channels else Nic)(config, **more)

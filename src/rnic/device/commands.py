@@ -1,7 +1,7 @@
-"""The command unit: mailbox commands by number, every one checked before it changes anything.
+"""The command unit: mailbox commands by number, each checked before it changes anything.
 
-Layouts: MPT entry, CQC, EQC, SRQC and QPC of their rooms, DEV_LIM, ADAPTER and MGM of
-:mod:`rnic.device.mailboxes`. Commands on queue pairs are in :mod:`rnic.device.qp_commands`.
+Layouts: MPT entry (:mod:`rnic.mem`), CQC, EQC, SRQC and QPC (:mod:`rnic.context`), and DEV_LIM, ADAPTER and MGM
+(:mod:`rnic.device.mailboxes`). Commands on queue pairs are in :mod:`rnic.device.qp_commands`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 LOG_MAX_SRQ = 15
 MIN_STRIDE_LOG = 4
 MAX_STRIDE_LOG = 9
-"""Receive entries hold 1 to 32 scatter entries of 16 bytes."""
+"""log2 of the largest receive entry in bytes: 1 to 32 scatter entries of 16 bytes."""
 FIRMWARE_VERSION = 0x0000_0001_0000
 
 _STATUS_OF_ERRNO = {
@@ -77,7 +77,7 @@ _DONE: Answer = (0, b"")
 class CommandResult(NamedTuple):
     """``status`` is a ``ST_*`` number of :mod:`rnic.spec.commands`.
 
-    ``out_param`` and ``outbox`` are 0 and empty unless it is ``ST_OK``. Otherwise ``text`` may say why, ``kind`` being
+    Unless it is ``ST_OK``, ``out_param`` is 0 and ``outbox`` is empty, and ``text`` may have the reason; ``kind`` is
     the number of the :class:`~rnic.spec.reasons.Reason`.
     """
 
@@ -194,12 +194,12 @@ class CommandUnit:
         self._res.own(uar, kind, number)
 
     def _stored(self, status: Status) -> None:
-        """Refuse the command if the context did not reach host memory."""
+        """Refuse the command if the context could not be written to host memory."""
         if status != Status.OK:
             _refuse(cmd.ST_BAD_NVMEM)
 
     def _free_block(self, uar: Uar, block: int) -> None:
-        """Refuse a block that another context owns, or that holds a queue."""
+        """Refuse a block that another context owns or that has a queue."""
         self._own(uar, cmd.RES_UAR_BLOCK, block)
         if block in self._res.blocks:
             _refuse(cmd.ST_RESOURCE_BUSY)
@@ -283,7 +283,7 @@ class CommandUnit:
         return _DONE
 
     def _drop_eq(self, eq: EventQueue) -> None:
-        # take it out of the table first: an EQ in the table that loses its context is disabled
+        # remove it from the table first: an EQ in the table that loses its context is disabled
         del self._res.eqs[eq.number]
         self._res.contexts.invalidate_eq(eq.number)
         self._res.vacate(eq)
@@ -353,7 +353,7 @@ class CommandUnit:
         return _DONE
 
     def _drop_cq(self, cq: CompletionQueue) -> None:
-        # take it out of the table first: a CQ in the table that loses its context gets a CQ error
+        # remove it from the table first: a CQ in the table that loses its context gets a CQ error
         del self._res.cqs[cq.number]
         self._res.contexts.invalidate_cq(cq.number)
         self._res.vacate(cq)
@@ -381,11 +381,11 @@ class CommandUnit:
         return _DONE
 
     def _modify_cq(self, cq: CompletionQueue, ring: dict[str, int]) -> Status:
-        """Give a CQ the context of a ring that is now elsewhere; the other fields stay."""
+        """Change the ring in a CQ's context; other fields are unchanged."""
         return self._res.contexts.store(CQ, cq.number, CQC.pack(CQC.unpack(cq.image()) | ring))
 
     def _ring(self, uar: Uar, values: dict[str, int]) -> None:
-        """Refuse a CQC's or EQC's ring that has a wrong size, or memory that is not in reach."""
+        """Refuse a CQC or EQC whose ring has a wrong size or inaccessible memory."""
         status = ring_status(self._res.memory, uar, values)
         if status:
             _refuse(status)
@@ -506,11 +506,10 @@ class CommandUnit:
         values |= {f"qpn{index}": qpn for index, qpn in enumerate(qpns)}
         return 0, MGM.pack(values)
 
-    # ---------------------------------------------------------------------------------- cleaning
+    # ----------------------------------------------------------------------------------- cleanup
 
     def release(self, uar: Uar) -> None:
-        """Destroy everything that a driver context owns. An object that cannot be destroyed does not keep others
-        alive."""
+        """Destroy everything that a driver context owns. If one object cannot be destroyed, the others still are."""
         res = self._res
         around = self._nic.guard.around
         with around("release"):
@@ -584,7 +583,7 @@ _HANDLERS: dict[int, Callable[[CommandUnit, Uar, int, int, bytes], Answer]] = {
     cmd.WRITE_MGM: CommandUnit._write_mgm,
     cmd.READ_MGM: CommandUnit._read_mgm,
 }
-"""Commands on queues and groups, queries and numbers. The transitions of queue pairs stand in
+"""Handlers of commands on queues and groups, queries and numbers. Queue pair transitions are in
 :data:`rnic.context.modify.TRANSITIONS`, commands on memory and on the device in :data:`FUNCTIONS`."""
 
 FUNCTIONS: dict[int, Callable[[CommandHost, Uar, int, int, bytes], Answer]] = {
@@ -612,4 +611,4 @@ FUNCTIONS: dict[int, Callable[[CommandHost, Uar, int, int, bytes], Answer]] = {
     cmd.CLOSE_XRCD: close_xrcd,
 }
 COMMANDS = frozenset({*_HANDLERS, *FUNCTIONS, *TRANSITIONS})
-"""Every opcode that the device knows."""
+"""All opcodes that the device supports."""

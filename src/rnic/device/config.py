@@ -1,4 +1,4 @@
-"""Settings of a NIC: identity, limits and the transport's settings."""
+"""Settings of a NIC: identity, limits and transport settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NicConfig:
     """Settings of one NIC.
 
     Raises:
-        VerbsError: ``EINVAL`` for a value that no NIC can have.
+        VerbsError: ``EINVAL`` for a value out of range.
     """
 
     address: bytes
@@ -44,67 +44,67 @@ class NicConfig:
     port: int = ROCE_UDP_PORT
     """UDP port that this NIC receives on."""
     name: str = "rnic0"
-    """Name of the device, as programs and tools show it."""
+    """Name of the device, shown by programs and tools."""
     guid: int = 0
-    """Node GUID, 64 bits; 0 makes one from the address."""
+    """Node GUID, 64 bits; 0 derives one from the address."""
     log_max_qps: int = LOG_DEFAULT_QPS
     """log2 of the number of queue pairs, and of CQs, 4 to 14."""
     first_qpn: int = FIRST_QPN
-    """The first queue pair number."""
+    """Lowest queue pair number."""
     reference: bool = False
-    """Run the reference alone in this process, even if there is an engine: another process runs the engine."""
+    """Run only the reference in this process, because another process runs the engine."""
     channels: bool = False
-    """The reference runs on what CtxMgt answers on its six channels (:mod:`rnic.device.channels`): slow, for tests."""
+    """Run the reference on the responses of CtxMgt's six channels (:mod:`rnic.device.channels`); slow, for tests."""
     max_mrs: int = MAX_MRS
     """Regions and windows that may exist at once."""
     mtu: int = 4096
-    """Active path MTU in bytes, which fits the interface."""
+    """Active path MTU in bytes, which must fit the interface."""
     pkeys: tuple[int, ...] = (DEFAULT_PKEY,)
-    """P_Key table; bit 15 says full member."""
+    """P_Key table; bit 15 means full member."""
     fixed_sport: bool = True
-    """True if packets leave from one of ``source_ports``, which the link has bound; else from a port made from the
-    QPNs."""
+    """True if packets are sent from one of ``source_ports``, which the link has bound; else from a port derived from
+    the QPNs."""
     source_ports: tuple[int, ...] = ()
-    """UDP source ports of the link; empty stands for ``port`` alone. A queue pair uses one of them, chosen by its
-    QPNs."""
+    """UDP source ports of the link; empty means ``port`` alone. A queue pair uses one of them, selected by its QPNs."""
     window_packets: int = 256
     """Packets in flight per queue pair."""
     window_bytes: int = 1 << 20
     """Bytes in flight per queue pair."""
     flight_packets: int = 512
-    """Packets in flight from all queue pairs together, READ responses to this NIC included."""
+    """Packets in flight from all queue pairs together, including READ responses to this NIC."""
     ack_every: int = 64
-    """A request asks for an acknowledgement at least once in this many packets."""
+    """Request an acknowledgement at least once in this many packets."""
     probe: bool = True
     """Tail-loss probe (``design.md``, "Loss recovery")."""
     recovery: str = GO_BACK_N
-    """Retransmission after a loss: ``"go-back-n"``, as the standard has it, or ``"selective-repeat"``, only missing
-    packets, toward peers that support it (:mod:`rnic.transport.selective_repeat`)."""
+    """Loss recovery: ``"go-back-n"``, as in the standard, or ``"selective-repeat"``, which only retransmits missing
+    packets to peers that support it (:mod:`rnic.transport.selective_repeat`)."""
     rq_almost_full: int = 0
-    """Receive entries that a reliable connection keeps in reserve: with only these left it answers RNR (004 7.3)."""
+    """Receive entries that a reliable connection keeps in reserve: with only these left, it sends RNR NAKs (004
+    7.3)."""
     fault_events: bool = False
     """Raise an asynchronous event for each fault of a queue pair (004 7.3), even if a completion reports it."""
     profile: str = ""
-    """The core that the NIC stands for (:mod:`rnic.device.parameters`)."""
+    """Name of the modeled core (:mod:`rnic.device.parameters`)."""
     parameters: dict[str, int] = field(default_factory=dict)
-    """That core's parameters, including those that make a difference only in hardware."""
+    """Parameters of that core, including those that only matter in hardware."""
     turn_bytes: int = 262_144
-    """Bytes that one queue pair sends before the program's next queue pair has its turn."""
+    """Bytes that a queue pair may send before the program's next queue pair."""
     program_turn_bytes: int = 65_536
-    """Bytes that one program sends before the next has its turn."""
+    """Bytes that a program may send before the next program."""
     autostart: bool = True
-    """True if the NIC comes up enabled and initialized, as after its firmware; else the driver sets CONTROL and runs
+    """True if the NIC powers up enabled and initialized, as by firmware; else the driver sets CONTROL and runs
     INIT_HCA."""
     congestion: CongestionSettings = field(default_factory=CongestionSettings)
     """Congestion registers at power-up (004 7.4)."""
     appearance: Appearance = field(default_factory=Appearance)
-    """Appearance to programs."""
+    """Attributes reported to programs."""
     index: int = -1
-    """Number of its uverbs node; -1 makes it the number in its name."""
+    """Number of its uverbs node; -1 for the number in its name."""
     gid_table: tuple[bytes, ...] = field(init=False)
     """GIDs, 16 bytes each."""
     gid_types: tuple[int, ...] = field(init=False)
-    """``IBV_GID_TYPE_*`` of the first entries; further ones are RoCE v2's."""
+    """``IBV_GID_TYPE_*`` of the first entries; further ones are RoCE v2."""
 
     def __post_init__(self) -> None:
         self.reference |= self.channels
@@ -142,7 +142,7 @@ class NicConfig:
         if self.rq_almost_full < 0:
             raise VerbsError(errno.EINVAL, f"rq_almost_full={self.rq_almost_full} must not be negative")
         if not self.guid:
-            # Locally administered GUID, the same on each start; the address distinguishes the NICs of one machine.
+            # locally administered GUID, the same at each start; the address distinguishes NICs of one machine
             self.guid = 0x02_00_00_00_00_00_00_00 | int.from_bytes(self.address[-6:], "big") << 8 | self.port & 0xFF
         self.gid_table, self.gid_types = gid_table(self.appearance, self.address, self.guid)
         if self.index < 0:
@@ -165,7 +165,7 @@ class NicConfig:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of flat memory for the data path's state, most of which are never touched."""
+        """Size of the memory for the data path's state, most of which is never touched."""
         return max(_STATE_LEAST, _STATE_A_QP << self.log_max_qps) + self.max_mrs * KEY.size
 
     def __str__(self) -> str:

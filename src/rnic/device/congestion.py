@@ -1,7 +1,7 @@
 """Congestion control of the device: ECN marks received, CNPs sent and received, the registers (004 7.3, 7.4).
 
-The receive unit reports packets with ECN CE; the queue pair gets a CNP tag, and its next turn builds the CNP ahead of
-its data. :mod:`rnic.cc` reacts to a CNP from the peer.
+The receive path reports packets with ECN CE. The queue pair gets a CNP tag, and its next turn sends the CNP ahead of
+data. :mod:`rnic.cc` reacts to CNPs from the peer.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 _SENDING = frozenset({RTS, SQD})
 _WIDE = 8
 BURST_WINDOWS = 64
-"""Depth of the bucket of a rate that software set, in windows: 65,536 ns, the longest of the core's successor."""
+"""Token bucket depth, in windows, of a rate set by software: 65,536 ns, the longest of the core's successor."""
 Make = Callable[[Flow, int, memoryview], Control]
 _FOUND = (reg.QP_ALPHA, reg.QP_BYTE_CNT, reg.QP_ROUNDS, reg.QP_CC_RATE)
-"""Registers that show the state of a queue pair's reaction point."""
+"""Read-only registers with the state of a queue pair's reaction point."""
 _MODE_BITS = {"none": 0, "limit": reg.OST_LIMIT, "dcqcn": reg.HW_EN}
 
 
 class Congestion:
     """Notification point and reaction point of one device, and its congestion registers.
 
-    ``settings`` is what the registers hold; the device starts with a copy of its configuration's. ``setter`` is the
-    program that changed them: what it chose holds for it alone.
+    ``settings`` are the register values, initially a copy of the configuration's. ``setter`` is the program that
+    changed them; its changes apply only while no other program uses the device.
     """
 
     __slots__ = ("_nic", "_start", "settings", "setter")
@@ -54,7 +54,7 @@ class Congestion:
         self.setter: int | None = None
 
     def publish(self) -> None:
-        """Tell the engine of the settings."""
+        """Pass the settings to the engine."""
         device = self._nic.engine_device
         if device is not None:
             device.set_congestion(self.settings)
@@ -85,7 +85,7 @@ class Congestion:
                 return
             controlled = self._control(qp)
         elif controlled.control.number == CONTROL_FIXED:
-            return  # software has set its rate
+            return  # software set its rate
         lowered = controlled.notified(now_ns)
         if qp.paced:
             nic.counters.bump("cnp_rate_cuts")
@@ -96,23 +96,23 @@ class Congestion:
         qp.rearm()
 
     def begin(self, qp: DeviceQp) -> None:
-        """Put a queue pair that has become able to send under the congestion control."""
+        """Start congestion control of a queue pair that may send now."""
         controlled = qp.controlled
         if controlled is not None and controlled.control.number in (CONTROL_DCQCN, CONTROL_FIXED):
-            return  # it keeps the rate that it had before RESET
+            return  # it keeps its rate from before RESET
         self._drop(qp)
         kind = self.settings.kind
         if kind is not Control and not kind.waits_for_cnp and qp.ctx.servtype == ST_RC:
             self._control(qp)
 
     def control(self, words: memoryview, number: int, packet_bytes: int, make: Make | None = None) -> Controlled:
-        """Put a queue pair under the congestion control of the settings, or under that which ``make`` makes.
+        """Attach the configured congestion control to a queue pair, or the one that ``make`` creates.
 
         Args:
             words: the words of its record.
-            number: its number.
+            number: queue pair number.
             packet_bytes: bytes of its largest packet.
-            make: makes a control, or ``None``.
+            make: function that creates a control, or ``None``.
         """
         settings, nic = self.settings, self._nic
         every = nic.config.ack_every
@@ -131,7 +131,7 @@ class Congestion:
     # --------------------------------------------------------------------------------------- registers
 
     def read(self, offset: int) -> int:
-        """Answer a load: 0 if there is no register, or no such queue pair."""
+        """Return the value of a register; 0 for a missing register or queue pair."""
         settings = self.settings
         if offset == reg.CNP_TIMER_THRD:
             return settings.timer_windows
@@ -164,7 +164,7 @@ class Congestion:
         return _windows(dcqcn.timer_ns) | rate << reg.MAX_RATE_SHIFT | counter << reg.BYTE_CNT_SHIFT | busy
 
     def _read_found(self, base: int, qp: DeviceQp) -> int:
-        """Read what a queue pair's reaction point knows, as of when it last sent; 0 without one."""
+        """Read the state of a queue pair's reaction point, as of its last transmission; 0 without one."""
         point = _dcqcn(qp)
         if point is None:
             return 0
@@ -179,7 +179,7 @@ class Congestion:
         return 0 if point.recovered else point.window_bytes
 
     def write(self, offset: int, value: int) -> None:
-        """Store a value; a store to a read-only register, or to no register, changes nothing."""
+        """Store a value; stores to read-only or missing registers are ignored."""
         settings = self.settings
         if offset == reg.CNP_TIMER_THRD:
             settings.timer_windows = value & reg.TIME_MASK
@@ -211,19 +211,19 @@ class Congestion:
         self.publish()
 
     def _set_dcqcn(self, **values: int) -> None:
-        """Use these values from now on; reaction points start again."""
+        """Change settings and restart all reaction points."""
         self.settings.dcqcn = dataclasses.replace(self.settings.dcqcn, **values)
         for each in self._nic.qps.values():
             if _dcqcn(each) is not None:
                 self.apply_rate(each)
 
     def add_uar(self, uar: Uar) -> None:
-        """Restore the settings that another program changed: a context was opened."""
+        """Restore settings changed by another program, since a context was opened."""
         if self.setter is not None and self.setter != uar.program:
             self._restore()
 
     def remove_uar(self, uar: Uar) -> None:
-        """Restore the settings that a program changed once its last context is closed."""
+        """Restore settings changed by a program once its last context is closed."""
         if self.setter == uar.program and all(other.program != uar.program for other in self._nic.resources.uars):
             self._restore()
 
@@ -235,7 +235,7 @@ class Congestion:
         self.publish()
 
     def apply_rate(self, qp: DeviceQp) -> None:
-        """Pace ``qp`` by its rate register, or put it under the congestion control anew."""
+        """Pace ``qp`` by its rate register, or restart its congestion control."""
         self._drop(qp)
         rate = qp.rate
         if self.settings.limiter and rate:
@@ -250,7 +250,7 @@ class Congestion:
         self._nic.schedule(qp)
 
     def queue_pair(self, offset: int) -> tuple[int, DeviceQp | None]:
-        """Return which register of queue pair 1 ``offset`` stands for, and its queue pair; ``None`` without one."""
+        """Return the offset of the same register for queue pair 1, and the queue pair, or ``None`` without one."""
         for base in (reg.QP_CTRL, reg.QP_CNP_MERGE, reg.QP_RATE, *_FOUND):
             index, rest = divmod(offset - base, reg.QP_STRIDE)
             if not rest and 0 <= index < reg.QP_REGISTERS:
@@ -264,12 +264,12 @@ def _dcqcn(qp: DeviceQp) -> Dcqcn | None:
 
 
 def _windows(time_ns: int) -> int:
-    """Return a time as its register shows it."""
+    """Convert a time to register units."""
     return min(reg.TIME_MASK, max(1, round(time_ns / reg.WINDOW_NS)))
 
 
 def read_cfg(nic: CongestionHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Return a congestion register, 64 bits: the output parameter. Registers of other programs' queue pairs read 0."""
+    """Return a 64-bit congestion register in the output parameter. Registers of other programs' queue pairs read 0."""
     _, qp = nic.congestion.queue_pair(in_modifier)
     return 0 if qp is not None and qp.uar is not uar else nic.congestion.read(in_modifier), b""
 

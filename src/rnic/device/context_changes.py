@@ -1,4 +1,4 @@
-"""Keep queues right when their contexts change under them: evicted, loaded, edited, gone (002 table 2.2)."""
+"""Update queues when their contexts are evicted, loaded, edited or invalidated (002 table 2.2)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _WAY = {RTR: frozenset({RTR, RTS, SQD, SQE}), RTS: frozenset({RTS, SQD})}
 """States whose queue pairs have passed through RTR, and through RTS."""
 _RING_SIZES = range(1, LOG_MAX_CQ + 1)
-"""Valid log2 sizes of a CQ or EQ; a ring of any other size, stored by hand, cannot exist."""
+"""Valid log2 sizes of a CQ or EQ ring."""
 
 
 class ContextChanges:
-    """Follows the context manager, for one NIC."""
+    """Handles context changes of one NIC."""
 
     __slots__ = ("_nic",)
 
@@ -35,7 +35,7 @@ class ContextChanges:
         self._nic = nic
 
     def image(self, kind: str, number: int) -> bytes | None:
-        """Return what a context holds now, for the context manager to write back whole."""
+        """Return the current values of a context for a whole write-back."""
         if kind == QP:
             qp = self._nic.qps.get(number)
             if qp is not None:
@@ -47,10 +47,10 @@ class ContextChanges:
         return None if queue is None else queue.image()
 
     def changed(self, kind: str, number: int, what: str) -> None:
-        """Let a queue follow a change of its context that the context manager reports.
+        """Update a queue after a change of its context, reported by the context manager.
 
-        An evicted context stalls its queue, and the queue pairs that complete to it; a context that is gone fails its
-        queue (002 table 2.2). Any other change takes effect now.
+        An evicted context stalls its queue and the queue pairs that complete to it; an invalidated context fails its
+        queue (002 table 2.2). Any other change takes effect at once.
         """
         self._nic.invalidate_engine()
         if kind == QP:
@@ -93,18 +93,18 @@ class ContextChanges:
                 self.update_hold(qp)
 
     def _create_from_context(self, uar: Uar, number: int) -> None:
-        """Create the queue pair of a context that no command made, in the state that the context has."""
+        """Create the queue pair of a context that was not created by a command, in the context's state."""
         with self._nic.guard.around("context", f"QP {number:#x}"):
             qp = create_qp(self._nic, uar, self._nic.contexts.key.qps.view(number))
             state = qp.ctx.state
             for step in (RTR, RTS):
-                # call the steps that the transitions would have called: receive first, then send
+                # run the transitions' steps: receive first, then send
                 if state in _WAY[step]:
                     qp.on_modify(INIT if step == RTR else RTR, self._nic.now_ns)
             qp.refresh()
 
     def update_hold(self, qp: DeviceQp) -> None:
-        """Let a queue pair run, or hold it, as its contexts are cached or not."""
+        """Run a queue pair if its contexts are cached, else hold it."""
         nic = self._nic
         key = nic.contexts.key
         held = qp.number in key.qps.evicted or any(cq.number in key.cqs.evicted for cq in qp.cqs)
@@ -124,7 +124,7 @@ class ContextChanges:
                 nic.schedule(qp)
 
     def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
-        """Load the evicted contexts of a queue before a command works on it."""
+        """Load the evicted contexts of a queue before a command uses it."""
         cqs = queue.cqs if isinstance(queue, DeviceQp) else (queue,)
         wanted = [(CQ, cq.number) for cq in cqs]
         if isinstance(queue, DeviceQp):

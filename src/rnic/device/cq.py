@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class CompletionQueue(EntryRing):
-    """One CQ, the transport's :class:`~rnic.transport.host.CompletionSink`.
+    """One CQ; implements :class:`~rnic.transport.host.CompletionSink`.
 
-    The arm register is read after the entry is stored, so software that arms, then polls, then sleeps misses nothing.
+    The arm register is read after the entry is stored, so software that arms, polls and then sleeps misses no entry.
     ``users`` counts the work queues that complete here.
 
     Args:
-        key: its record: key data, and its index in the ring.
-        memory: the device's regions, for a ring that a key names.
+        key: its record, with key data and ring index.
+        memory: the device's memory table, for a ring with a key.
         eqs: the device's EQs by number.
-        overflowed: called once, when an entry finds the ring full (IBA chapter 11); the CQ takes no more then.
-        clock: the NIC's time in nanoseconds, for entries that say when they were made.
+        overflowed: called once, when an entry does not fit the ring (IBA chapter 11); the CQ accepts no more entries.
+        clock: the NIC's time in nanoseconds, for timestamps.
     """
 
     __slots__ = ("_clock", "_eqs", "_overflowed", "key", "users")
@@ -67,7 +67,7 @@ class CompletionQueue(EntryRing):
 
     @property
     def eq(self) -> EventQueue | None:
-        """The EQ that its completion events go to."""
+        """EQ of its completion events."""
         return self._eqs.get(self.key.comp_eqn)
 
     def complete(
@@ -99,7 +99,7 @@ class CompletionQueue(EntryRing):
             key.solicited_index = key.tail
         fence()  # software arms, then polls: at least one side sees the other's store
         arm = regs.get(CQ_DOORBELL)
-        # An entry in error counts as solicited (IBA chapter 11, completion notification).
+        # an entry in error counts as solicited (IBA chapter 11, completion notification)
         if arm and (arm & ARM_NEXT or (arm & ARM_SOLICITED and (word3 & CQE_SOLICITED or status))):
             key.notified = 1
             self.notify()
@@ -107,21 +107,21 @@ class CompletionQueue(EntryRing):
 
     @property
     def notified(self) -> bool:
-        """True if it was armed for an entry that came: its owner sleeps on completion events."""
+        """True if it was armed when an entry arrived: its owner sleeps on completion events."""
         return bool(self.key.notified)
 
     def fail(self) -> None:
-        """Take no more entries, and report it: the ring is full, or the context is gone."""
+        """Accept no more entries and report the failure: the ring is full, or the context is gone."""
         if not self.key.failed:
             self.key.failed = 1
             self.regs.set(QUEUE_STATE, QUEUE_ERROR)
             self._overflowed(self)
 
     def notify(self) -> None:
-        """Disarm and raise the completion event. With a full EQ the CQ stays armed: the next entry tries again.
+        """Disarm and raise the completion event. If the EQ is full, the CQ stays armed, and the next entry tries again.
 
-        Disarm first: software that has seen the event may arm again at once. It may arm at any time, so its value is
-            never written back.
+        Disarm first: software that has seen the event may arm again at once. It may arm at any time, so its value must
+        never be written back.
         """
         eq = self.eq
         if eq is not None and eq.ready:
@@ -133,12 +133,12 @@ class CompletionQueue(EntryRing):
             self.key.due = int(eq is not None and eq.stalled)
 
     def catch_up(self) -> None:
-        """Raise the completion event that its EQ could not take before."""
+        """Raise the completion event that did not fit its EQ before."""
         if self.key.due and self.regs.get(CQ_DOORBELL):
             self.notify()
 
     def live(self) -> dict[str, int]:
-        """Return what the NIC and software change in the CQC: indices, and in ``flags`` whether it is armed."""
+        """Return the CQC fields that the NIC and software change: indices, and the armed bit in ``flags``."""
         key = self.key
         armed = CQ_ARMED if self.regs.get(CQ_DOORBELL) else 0
         return {
@@ -150,11 +150,11 @@ class CompletionQueue(EntryRing):
         }
 
     def image(self) -> bytes:
-        """Return the CQC as it is now."""
+        """Return the current CQC."""
         return CQC.pack(self.key.values() | self.live())
 
     def unread(self) -> int | None:
-        """Return the number of entries that software has not taken; ``None`` if CQ_HEAD is not a valid index."""
+        """Return the number of unread entries; ``None`` if CQ_HEAD is not a valid index."""
         head = self.regs.get(CQ_HEAD)
         return waiting(head, self.tail, self.size) if head < self.size else None
 
@@ -172,8 +172,7 @@ class CompletionQueue(EntryRing):
         return entries
 
     def resize(self, entries: list[bytes]) -> bool:
-        """Continue in the ring that the context names now, which begins with ``entries``. Return false if a store
-        fails.
+        """Switch to the ring in the context, which starts with ``entries``. Return false if a store fails.
 
         Head and tail start again: CQ_HEAD is 0 and CQ_TAIL the number of entries.
         """

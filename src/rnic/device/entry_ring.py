@@ -35,12 +35,12 @@ _LOW31 = CQE_PHASE - 1
 
 
 class EntryRing:
-    """Fills entries of one ring and publishes its producer record.
+    """Stores entries in one ring and publishes the producer index.
 
-    The record in the arena (``key``) holds the ring's address, its length and the queue's index in it. The number of
-    entries is a power of two; one stays free. CQ_HEAD, which software owns, is read only when the room known so far is
-    used up. ``view`` is the ring's memory if it is in reach; else entries go through the DMA port, word 3 last. A ring
-    with a key lies in that key's region, and each entry checks the key.
+    The record in the arena (``key``) has the ring's address, length and current index. The number of entries is a power
+    of two; one entry stays free. CQ_HEAD, which software owns, is only read when the known room is used up. ``view`` is
+    the ring's memory if it is accessible; else entries are stored through the DMA port, word 3 last. A ring with a key
+    is in that key's region, and each entry checks the key.
     """
 
     __slots__ = ("_words", "key", "number", "port", "regs", "uar", "view")
@@ -71,12 +71,12 @@ class EntryRing:
 
     @property
     def tail(self) -> int:
-        """Index of the entry that is stored next."""
+        """Index of the next entry to store."""
         return self.key.tail
 
     @property
     def failed(self) -> bool:
-        """True if it takes no more entries."""
+        """True if it accepts no more entries."""
         return bool(self.key.failed)
 
     def begin(self, tail: int) -> None:
@@ -87,29 +87,29 @@ class EntryRing:
         key.room = self.size - 1 - tail
 
     def place(self) -> None:
-        """Map the ring at the address and length in the record, and show it in the queue block."""
+        """Map the ring at the address and length in the record, and publish them in the queue block."""
         base = self.base
         view = self.port.views(base, self.size << CQE_SHIFT)
-        # words are stored whole if they are aligned; a simulated address may be aligned while its memory is not
+        # aligned words are stored atomically; a simulated address may be aligned although its memory is not
         self.use(None if view is None or view.readonly or address_of(view) & 3 else view)
         self.regs.set(CQ_BASE_LO, base & 0xFFFF_FFFF)
         self.regs.set(CQ_BASE_HI, base >> 32)
         self.regs.set(CQ_SIZE, self.size)
 
     def changed(self) -> None:
-        """Continue in the ring that the context names now: it was changed under the ring."""
+        """Switch to the ring in the context, which has changed."""
         key = self.key
         key.tail &= self.size - 1
         key.room = 0  # read software's CQ_HEAD again
         self.place()
 
     def use(self, view: memoryview | None) -> None:
-        """Use the ring's memory directly if it is in reach."""
+        """Use the ring's memory directly if it is accessible."""
         self.view = view
         self._words = None if view is None else shared_words(view)
 
     def count_room(self) -> int:
-        """Return the free entries by software's CQ_HEAD; 0 if CQ_HEAD is not a valid index."""
+        """Return the number of free entries according to CQ_HEAD; 0 if CQ_HEAD is not a valid index."""
         return room(self.regs.get(CQ_HEAD), self.key.tail, self.size)
 
     def push(self, w0: int, w1: int, w2: int, w3: int, w4: int, w5: int, w6: int, w7: int) -> bool:
@@ -125,10 +125,10 @@ class EntryRing:
         view, words = self.view, self._words
         if view is not None and words is not None:
             at = tail << CQE_SHIFT
-            # a packed store clears its bytes first, which may look like a phase: word 3 is stored as a whole
+            # pack_into clears the bytes first, which may look like a phase bit: store word 3 as a whole
             _LOW.pack_into(view, at, w0, w1, w2)
             _HIGH.pack_into(view, at + 16, w4, w5, w6, w7)
-            words[at + 12 >> 2] = w3  # the words before it are seen before it
+            words[at + 12 >> 2] = w3  # the other words become visible before it
         else:
             at = self.base + (tail << CQE_SHIFT)
             write = self.port.write
@@ -156,14 +156,14 @@ class EntryRing:
 
 
 def reachable(uar: Uar, base: int, length: int, writable: bool) -> bool:
-    """Return whether memory can be used: it is one view, or both ends can be read through the DMA port."""
+    """Return whether memory is accessible: as one view, or with both ends readable through the DMA port."""
     if base + length > 1 << 64:
         return False
     view = uar.port.views(base, length)
     if view is not None:
         return not (writable and view.readonly)
     covers = getattr(uar.port, "covers", None)
-    if covers is not None:  # a port that reaches more memory than its program may use
+    if covers is not None:  # the port can access more memory than its program may use
         return bool(covers(base, length, writable))
     byte = bytearray(1)
     return uar.port.read(base, byte) and uar.port.read(base + length - 1, byte)

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from rnic.mem.table import MemoryTable
 
 MAX_WAITING: Final = 64
-"""Asynchronous events that wait for an EQ whose context is not cached."""
+"""Most asynchronous events that wait for an EQ whose context is not cached."""
 
 
 class EventQueue(EntryRing):
     """One EQ.
 
-    An interrupt says "new entries since the last interrupt was taken": a vector is pending once, however many events
-    came. Events for an EQ whose context is not cached wait: completion events in their CQs, which stay armed,
+    An interrupt means "new entries since the last interrupt was taken": a vector is pending only once, for any number
+    of events. Events for an EQ whose context is not cached wait: completion events in their CQs, which stay armed,
     asynchronous events here.
 
     Args:
-        key: its record: key data, and its index in the ring.
-        memory: the device's regions, for a ring that a key names.
-        cached: the contexts of EQs that are cached.
-        broken: called once, when the ring's memory refuses an entry.
+        key: its record, with key data and ring index.
+        memory: the device's memory table, for a ring with a key.
+        cached: the cached contexts of EQs.
+        broken: called once, when an entry cannot be stored in the ring's memory.
     """
 
     __slots__ = ("_broken", "_cached", "_counters", "_interrupts", "_waiting", "key")
@@ -65,26 +65,26 @@ class EventQueue(EntryRing):
 
     @property
     def disabled(self) -> bool:
-        """True if its context is invalid or disabled: events are only counted."""
+        """True if its context is invalid or disabled, so events are only counted."""
         return not self.key.enabled or (self.number not in self._cached and not self.stalled)
 
     @property
     def stalled(self) -> bool:
-        """True if its context was taken out of the cache: events wait until it is loaded."""
+        """True if its context was evicted, so events wait until it is loaded."""
         return self.number in self._cached.evicted
 
     @property
     def ready(self) -> bool:
-        """True if it takes an event now: it has room, which software makes and only the NIC uses up."""
+        """True if it has room for an event."""
         return self.number in self._cached and not self.disabled and bool(self.key.room or self.count_room())
 
     def image(self) -> bytes:
-        """Return the EQC as it is now."""
+        """Return the current EQC."""
         indices = {"consumer_index": self.regs.get(CQ_HEAD), "producer_index": self.key.tail}
         return EQC.pack(self.key.values() | indices)
 
     def back(self) -> None:
-        """Report the events that waited while the context was out of the cache."""
+        """Report the events that waited while the context was evicted."""
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             self._store(*event)
@@ -92,9 +92,10 @@ class EventQueue(EntryRing):
     def report(
         self, event_type: int, number: int, status: int = 0, *, subtype: int = 0, out_hi: int = 0, out_lo: int = 0
     ) -> bool:
-        """Add an entry and raise the interrupt. Return false, counted, if the EQ is full: software has to keep up.
+        """Add an entry and raise the interrupt. Return false and count the event if the EQ is full, since software must
+        keep up.
 
-        An EQ whose memory does not answer is not full: it fails, and the device with it.
+        An EQ whose memory is not accessible is not full: it fails, and so does the device.
         """
         if self.disabled:
             self._counters.bump("eq_disabled")
@@ -109,7 +110,7 @@ class EventQueue(EntryRing):
         return True
 
     def fail(self) -> None:
-        """Take no more events: there is no ring to store them in."""
+        """Accept no more events, since there is no ring to store them in."""
         key = self.key
         if not key.failed:
             key.failed = 1

@@ -1,10 +1,10 @@
-"""Faults inside a device: states, completions and events as the ConnectX driver reports them.
+"""Device faults: states, completions and events, reported like ConnectX does.
 
-Sans I/O: each function does one thing to a NIC, now. :mod:`rnic.runtime.faults` handles faults that last, heal or start
-at a given time. Everything here happens between packets, never inside one.
+Sans I/O: each function injects one fault into a NIC at once. :mod:`rnic.runtime.faults` handles faults that last, heal
+or start at a given time. All faults are injected between packets.
 
-Reports follow mlx5: changes of GIDs and P_Keys are port change events with mlx5's subtypes; a queue pair's error is a
-completion if there is a request to complete, else an event.
+Reports follow mlx5: changes of GIDs and P_Keys are port change events with mlx5's subtypes; a queue pair's error is
+reported by a completion if there is a request to complete, else by an event.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _missing(kind: str, number: int, there: object) -> VerbsError:
 def set_gid(nic: FaultHost, index: int, gid: bytes) -> bytes:
     """Store an entry of the GID table, 16 bytes, all zero for an empty one. Return the previous entry.
 
-    Connections go on as they are (the kernel keeps an entry for as long as a queue pair uses it); new ones that name an
-    empty entry are refused. Packets leave from the device's own address whatever the table says.
+    Existing connections continue (the kernel keeps an entry as long as a queue pair uses it); new ones with an empty
+    entry are refused. Packets are always sent from the device's own address.
     """
     if index >= MAX_GIDS:
         raise VerbsError(EINVAL, f"index={index} is beyond the GID table: 0 to {MAX_GIDS - 1}")
@@ -83,7 +83,7 @@ def _port_changed(nic: FaultHost, subtype: int) -> None:
 
 
 def fail_qp(nic: FaultHost, number: int) -> None:
-    """Move one queue pair to the error state: posted work is flushed, and IBV_EVENT_QP_FATAL is reported."""
+    """Move one queue pair to the error state: flush posted work and report IBV_EVENT_QP_FATAL."""
     qp = _qp(nic, number)
     if qp.ctx.state != ERR:
         qp.enter_error()
@@ -97,7 +97,7 @@ def _qp(nic: FaultHost, number: int) -> DeviceQp:
 
 
 def fail_srq(nic: FaultHost, number: int) -> None:
-    """Fail a shared receive queue, and the queue pairs that receive from it with it (IBA 10.2.9)."""
+    """Fail a shared receive queue and all queue pairs that receive from it (IBA 10.2.9)."""
     srq = nic.resources.srqs.get(number)
     if srq is None:
         raise _missing("SRQ", number, nic.resources.srqs)
@@ -111,7 +111,7 @@ def fail_srq(nic: FaultHost, number: int) -> None:
 
 
 def overflow_cq(nic: FaultHost, number: int) -> None:
-    """Overrun a CQ: it takes no more entries, IBV_EVENT_CQ_ERR is reported, and its queue pairs fail."""
+    """Overrun a CQ: it accepts no more entries, IBV_EVENT_CQ_ERR is reported, and its queue pairs fail."""
     cq = nic.resources.cqs.get(number)
     if cq is None:
         raise _missing("CQ", number, nic.resources.cqs)
@@ -119,17 +119,17 @@ def overflow_cq(nic: FaultHost, number: int) -> None:
 
 
 def check_send(nic: FaultHost, number: int) -> None:
-    """Check that :func:`fail_send` can ever do something for this queue pair.
+    """Check that :func:`fail_send` is applicable to this queue pair.
 
     Raises:
-        VerbsError: there is no queue pair of this number, or it is not a reliable connection.
+        VerbsError: there is no such queue pair, or it is not a reliable connection.
     """
     if _qp(nic, number).opcodes != RC:
         raise VerbsError(EINVAL, f"queue pair {number} is not RC: completion-error takes {_CAN_COMPLETE_IN_ERROR}")
 
 
 def fail_send(nic: FaultHost, number: int, status: int) -> bool:
-    """Complete the oldest send in flight with ``status``, and flush the rest. Return false if none is in flight."""
+    """Complete the oldest send in flight with ``status``, and flush the others. Return false if none is in flight."""
     qp = nic.qps.get(number)
     if qp is None or not qp.requester.begun:
         return False
@@ -138,14 +138,14 @@ def fail_send(nic: FaultHost, number: int, status: int) -> bool:
 
 
 def tell(nic: FaultHost, event_type: int, element: str, subtype: int, number: int | None) -> None:
-    """Report an asynchronous event, though nothing has happened.
+    """Report a spurious asynchronous event.
 
     Args:
         nic: the device.
-        event_type: of :mod:`rnic.spec.events`.
+        event_type: event type of :mod:`rnic.spec.events`.
         element: ``"qp"``, ``"cq"``, ``"srq"``, ``"port"`` or ``"device"``: the subject.
-        subtype: of a port change.
-        number: of the queue; ``None`` for all.
+        subtype: subtype of a port change event.
+        number: number of the queue; ``None`` for all.
 
     Raises:
         VerbsError: EINVAL: there is no such queue.
@@ -168,7 +168,7 @@ def tell(nic: FaultHost, event_type: int, element: str, subtype: int, number: in
 
 
 class LostRegion:
-    """A region that the NIC lost, and the data needed to restore it."""
+    """A region that was made to fail, with the data to restore it."""
 
     __slots__ = ("entry", "port", "view")
 
@@ -179,7 +179,7 @@ class LostRegion:
 
 
 def regions(nic: FaultHost) -> list[int]:
-    """Return the keys of the regions that can be lost: those that are valid now."""
+    """Return the keys of all valid regions, which can be made to fail."""
     entries = [record.entry for record in nic.resources.keys.values()]
     return [
         entry.key
@@ -189,7 +189,7 @@ def regions(nic: FaultHost) -> list[int]:
 
 
 def lose_region(nic: FaultHost, key: int) -> LostRegion:
-    """Make a region's key fail from now on, for the owner (LOC_PROT_ERR) and for peers (remote access error).
+    """Make a region's key fail from now on, for its owner (LOC_PROT_ERR) and for peers (remote access error).
 
     Raises:
         VerbsError: no region has this key (EINVAL), or windows are bound to it (EBUSY).
@@ -204,7 +204,7 @@ def lose_region(nic: FaultHost, key: int) -> LostRegion:
 
 
 def restore_region(nic: FaultHost, lost: LostRegion) -> None:
-    """Restore the region, unless its owner deregistered it meanwhile."""
+    """Restore the region, unless its owner has deregistered it."""
     entry = lost.entry
     record = nic.resources.keys.get(entry.index)
     if record is None or record.entry is not entry or nic.memory.lookup(entry.key) is not None:
@@ -217,9 +217,9 @@ def restore_region(nic: FaultHost, lost: LostRegion) -> None:
 
 
 def fail_device(nic: FaultHost) -> None:
-    """Fail the device: IBV_EVENT_DEVICE_FATAL to every context, then no packets, and commands fail with EIO.
+    """Fail the device: report IBV_EVENT_DEVICE_FATAL to every context, stop all packets, and fail commands with EIO.
 
-    Contexts that were open stay dead when it comes back: a program closes them and opens the device anew.
+    Open contexts stay dead when the device returns: programs must close them and open the device again.
     """
     if nic.globals.dead:
         return
@@ -233,7 +233,7 @@ def fail_device(nic: FaultHost) -> None:
 
 
 def revive_device(nic: FaultHost) -> None:
-    """Revive the device as after power-up, with nothing left in it."""
+    """Revive the device as after power-up, without any objects."""
     if not nic.globals.dead:
         return
     nic.soft_reset()

@@ -1,7 +1,7 @@
 """The global register block: the effects of stores and the values of loads (:mod:`rnic.spec.registers`).
 
-CONTROL gates the data path alone. Commands run while the NIC is not enabled, since queues are made before it is
-switched on (001 3.7), but only NOP, the queries and the context memory commands run before INIT_HCA.
+CONTROL gates only the data path. Commands run while the NIC is disabled, since queues are created before it is enabled
+(001 3.7), but only NOP, queries and context memory commands run before INIT_HCA.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class GlobalBlock:
     """State of the registers. INIT_HCA sets ``ready``, the device itself sets ``fatal``.
 
-    ``dead`` says that the device failed for good, until it appears anew.
-    ``port_open`` is set by INIT_PORT and CLOSE_PORT, ``link_up`` by the link; the port is active if both are true.
-    ``closer`` is the program whose CLOSE_PORT holds: it holds for as long as no other has the device open.
+    ``dead`` is true after the device failed, until it is revived. ``port_open`` is set by INIT_PORT and CLOSE_PORT,
+    ``link_up`` by the link; the port is active if both are true. ``closer`` is the program whose CLOSE_PORT is in
+    effect, which lasts as long as no other program has the device open.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class GlobalBlock:
         return 0 if show is None else show(self)
 
     def write(self, uar: Uar, offset: int, value: int) -> None:
-        """Store 32 bits; a store to a read-only register, or to no register, changes nothing."""
+        """Store 32 bits; stores to read-only or missing registers are ignored."""
         if offset == reg.CONTROL:
             self._control(value)
         elif offset == reg.IRQ_ENABLE:
@@ -92,7 +92,7 @@ class GlobalBlock:
         self._nic.update_enabled()
 
     def reset(self) -> None:
-        """Reset every register and state as after power-up; the link is as it is."""
+        """Reset all registers and state as after power-up, except the link state."""
         self.down_state = PORT_DOWN
         self.scratch = {reg.SCRATCH: 0, reg.SCRATCH2: 0}
         self.control = self.irq_enable = self.irq_status = 0
@@ -103,31 +103,31 @@ class GlobalBlock:
 
     @property
     def enabled(self) -> bool:
-        """True if the data path runs at all: enabled, the port open, and the device alive."""
+        """True if the data path may run: enabled, the port open, and the device alive."""
         return bool(self.control & reg.CONTROL_ENABLE) and self.port_open and not self.dead
 
     @property
     def paused(self) -> bool:
-        """True while CONTROL.PAUSE holds."""
+        """True while CONTROL.PAUSE is 1."""
         return bool(self.control & reg.CONTROL_PAUSE)
 
     @property
     def port_state(self) -> int:
-        """:data:`PORT_ACTIVE`, or ``down_state``, which is :data:`PORT_DOWN` unless a fault says otherwise."""
+        """:data:`PORT_ACTIVE`, or ``down_state``, which is :data:`PORT_DOWN` unless a fault sets another state."""
         return PORT_ACTIVE if self.port_open and self.link_up else self.down_state
 
     @property
     def causes(self) -> int:
-        """IRQ_STATUS as it reads: the causes noted, and EVENT while an interrupt has not been taken."""
+        """Value of IRQ_STATUS: raised causes, and EVENT while an interrupt is pending."""
         return self.irq_status | (reg.IRQ_EVENT if self._nic.resources.interrupts else 0)
 
     @property
     def interrupt_line(self) -> bool:
-        """The interrupt line: any enabled cause, gated by CONTROL.GLOBAL_IRQ_EN."""
+        """Level of the interrupt line: any enabled cause, gated by CONTROL.GLOBAL_IRQ_EN."""
         return bool(self.causes & self.irq_enable) and bool(self.control & reg.CONTROL_IRQ)
 
     def raise_cause(self, cause: int) -> None:
-        """Note a cause in IRQ_STATUS."""
+        """Set a cause in IRQ_STATUS."""
         self.irq_status |= cause
 
     def set_port(self, *, port_open: bool | None = None, link_up: bool | None = None) -> None:
@@ -151,21 +151,21 @@ class GlobalBlock:
         return True
 
     def open_port(self) -> None:
-        """Open the port: by INIT_PORT, or once CLOSE_PORT no longer applies."""
+        """Open the port, by INIT_PORT or once CLOSE_PORT no longer applies."""
         self.closer = None
         self.set_port(port_open=True)
 
     def add_uar(self, uar: Uar) -> None:
-        """Open the port again if another program closed it: a context was opened."""
+        """Reopen the port if another program closed it, since a context was opened."""
         if self.closer is not None and self.closer != uar.program:
             self.open_port()
 
     def remove_uar(self, uar: Uar) -> None:
-        """Bring the port up again if a program that is gone took it down: its context was closed."""
+        """Reopen the port if it was closed by a program that is gone, since its context was closed."""
         if self.closer == uar.program and all(other.program != uar.program for other in self._nic.resources.uars):
             self.open_port()
 
-    # --------------------------------------------------------------------------------------- shown
+    # ------------------------------------------------------------------------------ register values
 
     def _hw_status(self) -> int:
         return (

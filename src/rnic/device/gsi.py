@@ -1,9 +1,9 @@
-"""QP1, the general services interface (IBA 13.5; annex A17): management datagrams of 256 bytes, in and out. The
-connection manager is passed in from above, as :attr:`Gsi.agent`, and so are programs' agents of all other classes
-(:attr:`Gsi.programs`). Performance management (IBA 16.1: ClassPortInfo,
-PortCounters) is answered here, with an agent or without. The queue pair itself is plain: one datagram per packet, no
-program memory, nothing to post. Sent datagrams wait in the device's own bounded queue; received ones are checked and
-given to the agent at once. Invalid ones are counted.
+"""QP1, the general services interface (IBA 13.5; annex A17): sends and receives management datagrams of 256 bytes. A
+higher layer sets the connection manager as :attr:`Gsi.agent`, and programs' agents of all other classes as
+:attr:`Gsi.programs`. Performance management (IBA 16.1: ClassPortInfo, PortCounters) is handled here, with or without
+an agent. The queue pair is simple: one datagram per packet, no program
+memory, no posting. Sent datagrams wait in a bounded queue of the device; received ones are checked and passed to the
+agent at once. Invalid ones are counted.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 
 UD_SEND_ONLY = 0x64
 MAX_WAITING = 1_024
-"""Datagrams that may wait to be sent."""
+"""Most datagrams that may wait to be sent."""
 _MAX_FLOWS = 1_024
 _PSN_MASK = 0xFFFFFF
 _CLASS_AT = 1
-"""Byte of the management class in a datagram."""
+"""Offset of the management class in a datagram."""
 _MEMBERSHIP = 0x8000
 
 
 class MadAgent(Protocol):
-    """Takes management datagrams. Times are the device's, GIDs 16 bytes."""
+    """Handles management datagrams. Times are the device's; GIDs have 16 bytes."""
 
     def receive(self, datagram: bytes | memoryview, source: bytes, now_ns: int, /) -> None:
-        """Take a datagram that came from a GID."""
+        """Handle a datagram from the GID ``source``."""
 
     def next_deadline_ns(self) -> int | None:
         """Return the time of the next call of :meth:`handle_timers`; ``None`` for never."""
 
     def handle_timers(self, now_ns: int, /) -> None:
-        """Handle the deadlines that have come."""
+        """Handle expired timers."""
 
     def view(self) -> dict[str, Any]:
         """Return the services and connections that it manages, for :mod:`rnic.device.inspect`."""
 
 
 class Gsi:
-    """QP1 of a NIC; for its agent, the port that datagrams leave by (:class:`rnic.cm.records.Port`).
+    """QP1 of a NIC; for its agent, the port to send datagrams on (:class:`rnic.cm.records.Port`).
 
-    Counters: ``mads_received``, ``mads_sent``, ``drop_mad_unattended`` with no agent, ``drop_bad_mad`` for other sizes
-    than 256 bytes, ``drop_mad_full`` for datagrams that do not fit in the queue.
+    Counters: ``mads_received``, ``mads_sent``, ``drop_mad_unattended`` without an agent, ``drop_bad_mad`` for sizes
+    other than 256 bytes, ``drop_mad_full`` for datagrams that do not fit the queue.
     """
 
     __slots__ = ("_flows", "_nic", "_psn", "agent", "programs", "waiting")
@@ -83,11 +83,11 @@ class Gsi:
 
     @property
     def pkey(self) -> int:
-        """P_Key of the datagrams sent."""
+        """P_Key of sent datagrams."""
         return self._nic.config.pkeys[0]
 
     def receive(self, packet: Packet, now_ns: int) -> None:
-        """Take a packet to QP1 whose ICRC is right."""
+        """Process a packet to QP1 whose ICRC is right."""
         counters = self._nic.counters
         if packet.row.service != UD or packet.opcode != UD_SEND_ONLY:
             counters.bump(DropReason.WRONG_SERVICE.value)
@@ -155,7 +155,7 @@ class Gsi:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle_timers(self, now_ns: int) -> None:
-        """Let the agents handle their deadlines."""
+        """Let the agents handle their timers."""
         for agent in (self.agent, self.programs):
             if agent is not None:
                 agent.handle_timers(now_ns)

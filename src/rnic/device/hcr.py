@@ -1,12 +1,12 @@
-"""The command register (HCR): seven words, one set for each opened context (``hardware.md`` 2a).
+"""The command register (HCR): seven words, one set per open context (``hardware.md`` 2a).
 
-The driver fills the words, stores the last one with GO, and the command runs: input mailbox by DMA, command unit,
-output mailbox by DMA. GO reads 0 again when the command has ended, with the status in the same word. With E set the end
-is also reported by an EQ entry of type CMD that carries the token.
+The driver stores the words, the last one with GO, which runs the command: input mailbox by DMA, command unit, output
+mailbox by DMA. When the command is complete, GO reads 0 and the same word has the status. With E set, an EQ entry of
+type CMD with the token also reports the completion.
 
-Mailboxes lie in the driver's memory at addresses that are multiples of 32; ``in_param`` 0 says that there is none.
-Mailbox memory that does not answer ends the command with INTERNAL_ERR before anything is changed: the output
-mailbox is cleared before the command runs, which shows whether it can be written.
+Mailboxes are in the driver's memory at addresses that are multiples of 32; ``in_param`` 0 means none. If mailbox memory
+is not accessible, the command ends with INTERNAL_ERR before anything is changed: the output mailbox is cleared before
+the command runs, to test whether it can be written.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ INBOX_BYTES: dict[int, int] = {
     cmd.OPEN_XRCD: OPEN_XRCD.size,
     **dict.fromkeys(TRANSITIONS, QPC_BYTES),
 }
-"""Bytes of each input mailbox; ``in_modifier`` holds the number of entries for WRITE_MTT and the ICM commands, the
+"""Size of each input mailbox; ``in_modifier`` is the number of entries for WRITE_MTT and the ICM commands, and the
 number of bytes for WRITE_NON_RDMA."""
 
 OUTBOX_BYTES: dict[int, int] = {
@@ -71,11 +71,11 @@ OUTBOX_BYTES: dict[int, int] = {
     cmd.MAD_IFC: MAD_BYTES,
     cmd.READ_NON_RDMA: MAILBOX_BYTES,
 }
-"""Bytes of each output mailbox. Every other command leaves its answer in ``out_param`` itself."""
+"""Size of each output mailbox. All other commands return their result in ``out_param``."""
 
 
 def inbox_bytes(op: int, in_modifier: int) -> int | None:
-    """Return the number of bytes of a command's input mailbox, or ``None`` if it would not fit in one."""
+    """Return the size of a command's input mailbox, or ``None`` if it is too large."""
     if op == cmd.WRITE_MTT:
         size = MTT_HEADER.size + in_modifier * MTT_PAGE_BYTES
     elif op == cmd.WRITE_NON_RDMA:

@@ -1,4 +1,4 @@
-"""Protocols of the NIC, one for each part of the device: no part imports :mod:`rnic.device.nic`.
+"""Protocols of the NIC, one for each part of the device, so that no part imports :mod:`rnic.device.nic`.
 
 A protocol names the attributes and methods that one part uses; :class:`~rnic.device.nic.Nic` has them all.
 """
@@ -42,11 +42,11 @@ class FindPeer(Protocol):
     """Finds the other end of a connection among the NICs of the same user."""
 
     def __call__(self, address: bytes, port: int, qpn: int, /) -> tuple[bool, DeviceQp | None]:
-        """Return whether one of these NICs has the address, and its queue pair of this number, if there is one."""
+        """Return whether one of these NICs has the address, and its queue pair with this number, if any."""
 
 
 class TableHost(Protocol):
-    """The objects of all driver contexts, by number."""
+    """Tables of all driver contexts' objects, by number."""
 
     resources: Resources
 
@@ -70,10 +70,10 @@ class EventHost(TableHost, PortHost, Protocol):
     """Asynchronous events for programs."""
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
-        """Report an asynchronous event to the context that owns the queue it is about."""
+        """Report an asynchronous event to the context that owns the queue concerned."""
 
     def broadcast_event(self, event_type: int, number: int, *, subtype: int = 0, program: int | None = None) -> None:
-        """Report an event about the device or its port to every context that asked for its type."""
+        """Report a device or port event to every context that mapped its type."""
 
 
 class GsiHost(PortHost, CountersHost, Protocol):
@@ -81,14 +81,14 @@ class GsiHost(PortHost, CountersHost, Protocol):
 
 
 class AdmissionHost(TableHost, Protocol):
-    """For the checks of contexts that are written beside the commands."""
+    """For the checks of contexts that are not written by commands."""
 
     config: NicConfig
     memory: MemoryTable
 
 
 class RegisterHost(EventHost, CountersHost, Protocol):
-    """For the registers of the global block, the command register among them."""
+    """For the registers of the global block, including the command register."""
 
     non_rdma: NonRdmaChannel
 
@@ -98,13 +98,13 @@ class RegisterHost(EventHost, CountersHost, Protocol):
         """Run one mailbox command."""
 
     def has_work(self) -> bool:
-        """True if there is something to send now."""
+        """True if there is anything to send now."""
 
     def soft_reset(self) -> None:
         """Destroy every object of every context."""
 
     def update_enabled(self) -> None:
-        """Decide what may run after CONTROL or the port changed."""
+        """Update the running state after CONTROL or the port changed."""
 
 
 class CongestionHost(EventHost, CountersHost, Protocol):
@@ -116,7 +116,7 @@ class CongestionHost(EventHost, CountersHost, Protocol):
     qps: dict[int, DeviceQp]
 
     def schedule(self, qp: QueuePair) -> None:
-        """Give ``qp`` a turn."""
+        """Schedule a turn for ``qp``."""
 
 
 class QpHost(TransportHost, TableHost, Protocol):
@@ -147,11 +147,11 @@ class QpCommandHost(QpHost, Protocol):
         """Remove a queue pair that is destroyed."""
 
     def update_hold(self, qp: DeviceQp) -> None:
-        """Let a queue pair run, or hold it, as its contexts are cached or not."""
+        """Run a queue pair if its contexts are cached, else hold it."""
 
 
 class ContextChangeHost(QpCommandHost, Protocol):
-    """For the part that follows changes of contexts."""
+    """For handling context changes."""
 
     qps: dict[int, DeviceQp]
     running: dict[int, DeviceQp]
@@ -159,7 +159,7 @@ class ContextChangeHost(QpCommandHost, Protocol):
     timers: Timers
 
     def invalidate_engine(self) -> None:
-        """Have the engine find queues, rings and paths anew."""
+        """Make the engine look up queues, rings and paths again."""
 
 
 class CommandHost(QpCommandHost, CongestionHost, AdmissionHost, Protocol):
@@ -171,10 +171,10 @@ class CommandHost(QpCommandHost, CongestionHost, AdmissionHost, Protocol):
     non_rdma: NonRdmaChannel
 
     def cq_overflowed(self, cq: CompletionQueue) -> None:
-        """Fail the queue pairs of a CQ that could not take an entry."""
+        """Fail the queue pairs of an overflowed CQ."""
 
     def eq_broken(self, eq: EventQueue) -> None:
-        """Report that an EQ's memory does not answer."""
+        """Report that an EQ's memory is not accessible."""
 
     def start(self, mailbox: bytes) -> None:
         """Run INIT_HCA."""
@@ -196,11 +196,11 @@ class FaultHost(EventHost, AdmissionHost, Protocol):
         """Run INIT_HCA."""
 
     def update_enabled(self) -> None:
-        """Decide what may run."""
+        """Update the running state."""
 
 
 class InspectHost(GsiHost, TableHost, Protocol):
-    """For the views that tools show."""
+    """For the views of tools."""
 
     congestion: Congestion
     contexts: ContextManager
@@ -210,7 +210,7 @@ class InspectHost(GsiHost, TableHost, Protocol):
 
 
 class RootHost(Protocol):
-    """For the first record of the arena, which says where the others lie."""
+    """For the first record of the arena, which has the offsets of the others."""
 
     contexts: ContextManager
     directory: Directory
@@ -230,7 +230,7 @@ class TrafficHost(GsiHost, TableHost, Protocol):
     tally: Counters
 
     def internal_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
-        """Send the queue pair that an internal error concerns to ERR."""
+        """Move the queue pair concerned by an internal error to ERR."""
 
     def note_traffic(self, now_ns: int) -> None:
         """Schedule the write-back of contexts that packets changed."""
@@ -245,7 +245,7 @@ class SendingHost(TrafficHost, Protocol):
     tracer: Tracer
 
     def schedule(self, qp: QueuePair) -> None:
-        """Give ``qp`` a turn."""
+        """Schedule a turn for ``qp``."""
 
 
 class ReceivingHost(TrafficHost, Protocol):

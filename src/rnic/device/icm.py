@@ -1,9 +1,8 @@
-"""Context memory (ICM) that the driver lends: MAP_ICM, UNMAP_ICM and INIT_HCA (``hardware.md`` 2a).
+"""Context memory (ICM) provided by the driver: MAP_ICM, UNMAP_ICM and INIT_HCA (``hardware.md`` 2a).
 
-The driver lends pages with MAP_ICM, one list for contexts and one for the translation and protection table. Which
-host page holds which context is known in one place, the context manager's metadata (002 5.3): a context page goes
-there as ceu_parser's request. Until INIT_HCA has said where the tables lie, and again after CLOSE_HCA, context pages
-wait here.
+The driver maps pages with MAP_ICM, with one list for contexts and one for the translation and protection table. Only
+the context manager's metadata (002 5.3) records the host page of each context: a context page is passed there as
+ceu_parser's request. Until INIT_HCA sets the table addresses, and again after CLOSE_HCA, context pages wait here.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Run = tuple[int, int, int]
 
 
 class Lender:
-    """The DMA port of a driver context that lends pages: its own, even if contexts share their memory."""
+    """DMA port of a driver context that maps pages: one per context, even if contexts share their memory."""
 
     __slots__ = ("uar",)
 
@@ -40,20 +39,20 @@ class Lender:
         self.uar = uar
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
-        """Fill ``buf``; false out of reach."""
+        """Fill ``buf``; return false if not accessible."""
         return self.uar.port.read(va, buf)
 
     def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
-        """Store ``data``; false out of reach."""
+        """Store ``data``; return false if not accessible."""
         return self.uar.port.write(va, data)
 
     def views(self, va: int, length: int) -> memoryview | None:
-        """Return the memory itself if it is in reach."""
+        """Return a view of the memory if it is accessible."""
         return self.uar.port.views(va, length)
 
 
 def _runs(pages: dict[int, int]) -> list[Run]:
-    """Return pages, host address by virtual page number, as runs that a chunk can hold."""
+    """Return pages, given as host address by virtual page number, as runs that fit a chunk."""
     runs: list[Run] = []
     for page, host in sorted(pages.items()):
         if runs:
@@ -67,7 +66,7 @@ def _runs(pages: dict[int, int]) -> list[Run]:
 
 
 class Icm:
-    """Memory that drivers have lent. ``started`` is true while the context tables are in use."""
+    """Context memory from drivers. ``started`` is true while the context tables are in use."""
 
     __slots__ = ("_contexts", "_lenders", "_pages", "started")
 
@@ -78,16 +77,16 @@ class Icm:
         self.started = False
 
     def __len__(self) -> int:
-        """Return the number of pages that drivers have lent, without the machine's own."""
+        """Return the number of pages mapped by drivers, without the NIC's default pages."""
         return sum(map(len, self._pages.values())) + sum(isinstance(page[1], Lender) for page in self._contexts.lent())
 
     # ------------------------------------------------------------------------------------ the device
 
     def start(self, mailbox: bytes) -> None:
-        """Run INIT_HCA: set where the tables lie, and map waiting pages; :class:`Refused`, nothing changed, if it is
-        wrong.
+        """Run INIT_HCA: set the table addresses and map waiting pages; :class:`Refused`, with nothing changed, if
+        invalid.
 
-        A driver that names no context table and has lent nothing takes the machine's own pages.
+        If a driver names no context table and has mapped no pages, the default pages are used.
         """
         values = ICMMAP.unpack(mailbox)
         waiting = self._pages[CONTEXTS]
@@ -101,7 +100,7 @@ class Icm:
         self.started = True
 
     def stop(self) -> None:
-        """Run CLOSE_HCA: forget the tables; pages that drivers have lent wait for the next INIT_HCA."""
+        """Run CLOSE_HCA: remove the tables; pages from drivers wait for the next INIT_HCA."""
         waiting = self._pages[CONTEXTS]
         for virt, port, host in self._contexts.lent():
             if isinstance(port, Lender):
@@ -122,8 +121,8 @@ class Icm:
     def map(self, uar: Uar, kind: int, runs: list[Run]) -> None:
         """Map runs of pages, all or none; :class:`Refused` if one cannot be mapped.
 
-        EXCEED_LIM for more than 64 runs; RESOURCE_BUSY for a page that is mapped; BAD_NVMEM for memory out of reach;
-        BAD_PARAM for a context page beyond the tables of INIT_HCA.
+        EXCEED_LIM for more than 64 runs; RESOURCE_BUSY for a mapped page; BAD_NVMEM for inaccessible memory; BAD_PARAM
+        for a context page outside the tables of INIT_HCA.
         """
         pages = self._table(kind)
         if len(runs) > MAX_CHUNKS:
@@ -153,10 +152,10 @@ class Icm:
         self._lenders[uar] = lender
 
     def unmap(self, uar: Uar, kind: int, runs: list[Run]) -> None:
-        """Take pages back, all or none; :class:`Refused` if one is not this context's.
+        """Unmap pages, all or none; :class:`Refused` if one is not this context's.
 
-        Contexts that lie there are lost to memory, as 002's MAP_ICM_DIS has it: cached contexts stay in use,
-        write-backs are counted in ``ctx_unmapped``, and commands on those queues answer BAD_NVMEM.
+        Contexts in these pages lose their host memory, as with 002's MAP_ICM_DIS: cached contexts stay in use,
+        write-backs are counted in ``ctx_unmapped``, and commands on those queues return BAD_NVMEM.
         """
         self._table(kind)
         gone: set[int] = set()
@@ -171,7 +170,7 @@ class Icm:
         self._drop(kind, gone)
 
     def translate(self, kind: int, virt: int) -> tuple[Uar, int] | None:
-        """Return the context that lent the page at ``virt`` and the host address of that byte; ``None`` if
+        """Return the context that mapped the page at ``virt`` and the host address of that byte; ``None`` if
         unmapped."""
         found: tuple[object, int] | None = self._pages[kind].get(virt >> PAGE_SHIFT)
         if kind == CONTEXTS and self.started:
@@ -181,7 +180,7 @@ class Icm:
         return found[0].uar, found[1] + virt % PAGE_BYTES
 
     def forget(self, uar: Uar) -> None:
-        """Forget the pages of a closed context."""
+        """Remove the pages of a closed context."""
         lender = self._lenders.pop(uar, None)
         if lender is None:
             return
@@ -198,7 +197,7 @@ class Icm:
     # ----------------------------------------------------------------------------------------- pages
 
     def _behind(self, kind: int, page: int) -> tuple[bool, object | None]:
-        """Return whether the page is mapped, and its lender."""
+        """Return whether the page is mapped, and its owner."""
         if kind == CONTEXTS and self.started:
             virt = page << PAGE_SHIFT
             mapped = self._contexts.page(virt)

@@ -1,6 +1,6 @@
-"""Context memory that the machine lends the NIC at power-on, so that a driver need not bring any.
+"""Default context memory, provided at power-on, so that a driver need not map any.
 
-A driver that issues INIT_HCA and MAP_ICM itself brings its own pages instead, and these are forgotten.
+A driver that issues INIT_HCA and MAP_ICM itself provides its own pages instead, and these are removed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from rnic.context.messages import ICMMAP
 from rnic.state.arena import private_memory
 
 _BASE = 0x1000_0000
-"""Address of the pages, as the NIC sees them: context memory and host memory at the same address."""
+"""Address of the pages, the same in context memory and host memory."""
 
 
 class IcmPages:
-    """Zero pages from ``_BASE`` on; a :class:`~rnic.mem.dma.DmaPort`. They cost nothing until they are touched."""
+    """Zero pages from ``_BASE`` on; a :class:`~rnic.mem.dma.DmaPort`. They use no memory until touched."""
 
     __slots__ = ("_memory", "size")
 
@@ -26,7 +26,7 @@ class IcmPages:
         self._memory = private_memory(size)
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
-        """Fill ``buf``; false outside the pages."""
+        """Fill ``buf``; return false outside the pages."""
         at = va - _BASE
         if not 0 <= at <= self.size - len(buf):
             return False
@@ -34,7 +34,7 @@ class IcmPages:
         return True
 
     def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
-        """Store ``data``; false outside the pages."""
+        """Store ``data``; return false outside the pages."""
         at = va - _BASE
         if not 0 <= at <= self.size - len(data):
             return False
@@ -42,13 +42,13 @@ class IcmPages:
         return True
 
     def views(self, va: int, length: int) -> memoryview | None:
-        """Return the pages themselves; ``None`` outside them."""
+        """Return a view of the pages; ``None`` outside them."""
         at = va - _BASE
         return memoryview(self._memory)[at : at + length] if 0 <= at <= self.size - length else None
 
 
 def lend_pages(contexts: ContextManager, logs: Mapping[str, int]) -> IcmPages:
-    """Give the context tables all the pages that they need, one table after the other.
+    """Map all pages for the context tables, one table after the other.
 
     Args:
         logs: log2 of the number of contexts by kind, 0 for as many as the device has.

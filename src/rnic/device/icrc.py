@@ -1,9 +1,9 @@
-"""Check a received packet's ICRC, even if the link does not show the IP ID that it covers.
+"""Check a received packet's ICRC, even if the link does not report the IP ID that it covers.
 
-Links that see IP headers give the IP ID. On a UDP socket the IP ID is guessed first: 0, or the segment's index
-in a burst, as Linux numbers them, or the next of a sender that counts up. If that fails, it is computed from the ICRC
-and compared with the sender's numbering pattern (``software.md`` section 5), which :class:`~rnic.wire.flow.Flow` learns
-from every accepted packet. A packet that the pattern does not explain is held until another confirms it
+Links that see IP headers report the IP ID. On a UDP socket the IP ID is first predicted: 0, the segment's index in a
+burst, as Linux numbers them, or the next value of a sender that counts up. If that fails, it is computed from the ICRC
+and compared with the sender's pattern (``software.md`` section 5), which :class:`~rnic.wire.flow.Flow` learns from
+accepted packets. A packet that does not fit the pattern is held until another confirms it
 (:class:`~rnic.wire.ident.IdentTracker`). IPv6 has no IP ID, so its check is always complete.
 """
 
@@ -21,17 +21,18 @@ from rnic.wire.ident import DF, Count, HeldPacket, Ident, IdentTracker, learn, s
 
 MAX_PAIRS = 4_096
 MAX_HELD = 1_024
-"""Packets that one NIC holds, of all senders; the oldest are dropped first."""
+"""Most packets that a NIC holds, of all senders; the oldest are dropped first."""
 
 
 class IcrcCheck:
-    """Checks packets, learns how each sender numbers them, and counts those that are wrong or held.
+    """Checks packets, learns each sender's numbering, and counts wrong and held packets.
 
-    ``confirmed`` has the held packets that the last right one confirmed, to be taken before it. The caller clears it.
+    ``confirmed`` has the held packets that the last accepted one confirmed, to be processed before it. The caller
+    clears it.
 
     Args:
-        counters: where they are counted.
-        counts: called once with the IPv4 address of a sender that is known to count its IP IDs.
+        counters: counters of these packets.
+        counts: called once with the IPv4 address of each sender that is known to count its IP IDs.
     """
 
     __slots__ = ("_all_held", "_counters", "_counts", "confirmed", "pairs", "solved")
@@ -40,7 +41,7 @@ class IcrcCheck:
         self._counters = counters
         self._counts = counts
         self.pairs: dict[bytes, Count] = {}
-        """Sender counts by source and destination address; devices at one address share them."""
+        """Sender counters by source and destination address; devices at one address share them."""
         self._all_held: deque[HeldPacket] = deque()
         self.confirmed: list[HeldPacket] = []
         self.solved = 0
@@ -79,12 +80,12 @@ class IcrcCheck:
         return False
 
     def learn(self, burst: RxBurst, count: int) -> None:
-        """Note ``count`` packets of an IPv4 path that were right with the IP ID that was guessed for them."""
+        """Record ``count`` packets of an IPv4 path whose predicted IP ID was right."""
         if dropped := learn(burst.flow, count):
             self._counters.bump(DropReason.IDENT.value, dropped)
 
     def _solves(self, packet: memoryview, burst: RxBurst, now_ns: int) -> bool:
-        """Return whether the ICRC is right for an IP ID that fits the sender's pattern, or that another packet
+        """Return whether the ICRC is right for an IP ID that fits the sender's pattern or that another packet
         confirms."""
         word = solve_word(packet, burst.flow)
         if word is None:
@@ -119,7 +120,7 @@ class IcrcCheck:
             self._counts(flow.src)
 
     def _pair(self, flow: Flow) -> Count:
-        """Return the count that all paths between the addresses of ``flow`` share, if they do."""
+        """Return the counter for all paths between the addresses of ``flow``, if they share one."""
         key = flow.src + flow.dst
         count = self.pairs.get(key)
         if count is None:
@@ -129,7 +130,7 @@ class IcrcCheck:
         return count
 
     def _hold(self, tracker: IdentTracker, word: int, packet: memoryview, burst: RxBurst, now_ns: int) -> None:
-        """Keep a copy of a packet, whose link reuses its memory, until another confirms it."""
+        """Hold a copy of a packet, since the link reuses its memory, until another packet confirms it."""
         size = len(packet)
         how = burst.tclass, burst.hop_limit, burst.flow_label
         frag = DONT_FRAGMENT if word & DF else 0

@@ -1,8 +1,7 @@
-"""Views of a NIC's inside: plain trees of dicts, lists, numbers and strings, ready for JSON. Nothing here changes a
-NIC.
+"""Read-only views of a NIC's state: plain trees of dicts, lists, numbers and strings, ready for JSON.
 
-Register values are integers; ``fields`` splits a register by its table. Rings say ``base``, ``entries``, ``head`` and
-``tail`` as the device has them. The caller holds the NIC's lock.
+Register values are integers; ``fields`` splits a register by its table. Rings have ``base``, ``entries``, ``head`` and
+``tail`` of the device. The caller holds the NIC's lock.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _BLOCKS: dict[type, tuple[str, Layout]] = {
 
 
 class _Watcher:
-    """Stands in for a window when a load of the global block needs one."""
+    """Placeholder for a window in loads of the global block."""
 
     hcr = Hcr()
 
@@ -89,7 +88,7 @@ def registers(nic: InspectHost, uar: Uar | None = None) -> Tree:
 
 
 def _congestion(nic: InspectHost) -> list[Tree]:
-    """Return the device's own congestion registers; those of queue pairs are shown with them."""
+    """Return the device-wide congestion registers; those of queue pairs are part of their views."""
     rows = []
     for register in CONGESTION_REGISTERS:
         if not register.per_qp:
@@ -103,7 +102,7 @@ def _congestion(nic: InspectHost) -> list[Tree]:
 def queue_pair(nic: InspectHost, qpn: int) -> Tree | None:
     """Return one queue pair: state, rings, work outstanding, and its whole context; ``None`` if there is none.
 
-    ``context`` is what the data path works on; ``fields`` puts host memory and cache side by side.
+    ``context`` is the cached context that the data path uses; ``fields`` compares host memory and cache.
     """
     qp = nic.qps.get(qpn)
     if qp is None:
@@ -176,10 +175,9 @@ def counters(nic: InspectHost) -> dict[str, int]:
 
 
 def summary(nic: InspectHost) -> Tree:
-    """Return what ``rnic top`` shows: counters, objects, and each queue pair's state and ring.
+    """Return the data for ``rnic top``: counters, objects, and each queue pair's state and ring.
 
-    ``ssn`` counts the messages that were sent, modulo 2^24; ``rtt_ns`` is the smoothed round trip to the peer, 0 until
-    one is measured.
+    ``ssn`` counts sent messages, modulo 2^24; ``rtt_ns`` is the smoothed round-trip time to the peer, 0 until measured.
     """
     res = nic.resources
     return {
@@ -244,7 +242,7 @@ def connections(nic: InspectHost) -> Tree:
 
 
 def look(nic: InspectHost, what: str) -> Tree | None:
-    """Return what an INFO message asks for: ``regs``, ``counters``, ``top``, ``cm``, ``qp N``, ``cq N``; else
+    """Return the answer to an INFO message: ``regs``, ``counters``, ``top``, ``cm``, ``qp N`` or ``cq N``; else
     ``None``."""
     name, _, number = what.partition(" ")
     if number:

@@ -1,4 +1,4 @@
-"""Memory of a queue that its context names by a key (002 5.4.2: the lkey and pd rows)."""
+"""Memory of a queue, given by a key in its context (002 5.4.2: the lkey and pd rows)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class KeyedMemory:
-    """The memory of a queue as a :class:`~rnic.mem.dma.DmaPort`, by the key that its context holds at each access.
+    """The memory of a queue as a :class:`~rnic.mem.dma.DmaPort`, using the current key in its context for each access.
 
-    With key 0 it is memory of the driver that made the queue, through ``port``. Else each access is checked anew
-    (004 "MR Table"), with the context's protection domain, so that no view of the memory is given out.
+    With key 0 it is memory of the driver that created the queue, through ``port``. Otherwise each access is checked
+    (004 "MR Table") with the context's protection domain, so no view of the memory is given out.
 
     Args:
-        memory: the device's regions.
-        context: has the key, and ``pd``.
-        name: which of its fields is the key.
+        memory: the device's memory table.
+        context: the context, with the key and ``pd``.
+        name: name of its key field.
         port: the driver's memory.
     """
 
@@ -40,12 +40,12 @@ class KeyedMemory:
 
     @property
     def start(self) -> int:
-        """Address at which the key's region begins; 0 without one."""
+        """Start address of the key's region; 0 without one."""
         region = self._memory.lookup(self.key) if self.key else None
         return 0 if region is None else region.start
 
     def read(self, va: int, buf: bytearray | memoryview) -> bool:
-        """Fill ``buf``. Return false out of reach, or if the key does not open the memory."""
+        """Fill ``buf``. Return false if the memory is not accessible or the key does not permit it."""
         key = self.key
         if not key:
             return self._port.read(va, buf)
@@ -53,7 +53,7 @@ class KeyedMemory:
         return entry is not None and entry.read_into(va, buf)
 
     def write(self, va: int, data: bytes | bytearray | memoryview) -> bool:
-        """Store ``data``. Return false out of reach, or if the key does not allow it."""
+        """Store ``data``. Return false if the memory is not accessible or the key does not permit it."""
         key = self.key
         if not key:
             return self._port.write(va, data)
@@ -61,10 +61,10 @@ class KeyedMemory:
         return entry is not None and entry.write_from(va, data)
 
     def views(self, va: int, length: int) -> memoryview | None:
-        """Return the memory itself if it has no key and is in reach."""
+        """Return a view of the memory if there is no key and it is accessible."""
         return None if self.key else self._port.views(va, length)
 
     def opens(self, va: int, length: int, writable: bool) -> bool:
-        """Return whether the key opens a range; call it only if there is a key."""
+        """Return whether the key covers a range; only call it if there is a key."""
         rights = LOCAL_WRITE if writable else 0
         return self._memory.check(self.key, self._context.pd, va, length, rights, local=True) is not None

@@ -1,8 +1,8 @@
-"""The port's management agent: answers to what a RoCE driver asks QP0's and QP1's agents (IBA 14.2.5, 16.1).
+"""The port's management agent: answers requests of a RoCE driver to the agents of QP0 and QP1 (IBA 14.2.5, 16.1).
 
-Get is answered for NodeDescription, NodeInfo, GUIDInfo, PortInfo and P_KeyTable, and of performance management for
-ClassPortInfo and PortCounters; everything else gets a GetResp with the standard's status code, so that each datagram
-has an answer.
+Get is supported for NodeDescription, NodeInfo, GUIDInfo, PortInfo and P_KeyTable, and for ClassPortInfo and
+PortCounters of performance management. Any other request gets a GetResp with the standard's status code, so every
+request is answered.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _class_port_info(nic: GsiHost, modifier: int) -> bytes | None:
 
 
 def _port_counters(nic: GsiHost, modifier: int) -> bytes | None:
-    """Return all counters of IBA 16.1.3.5, none of which wraps: each stops at its maximum."""
+    """Return all counters of IBA 16.1.3.5, which saturate at their maximum."""
     counters = nic.counters
     data = bytearray(_PORT_COUNTERS_BYTES)
     data[1] = 1  # the port
@@ -126,7 +126,7 @@ def _port_counters(nic: GsiHost, modifier: int) -> bytes | None:
 
 
 _RESPONSE_TIME = 16
-"""RespTimeValue: an answer comes within 4.096 us times 2 to the power of this."""
+"""RespTimeValue: the response time is at most 4.096 us times 2 to the power of this."""
 _PORT_COUNTERS_BYTES = 44
 _COUNTER_PLACES = (
     ("symbol_error", 4, 2),

@@ -1,4 +1,4 @@
-"""Command mailboxes that no document lays out: device limits, adapter, SRQ limit, multicast groups.
+"""Command mailboxes without a documented layout: device limits, adapter, SRQ limit, multicast groups.
 
 All big-endian.
 """
@@ -28,7 +28,7 @@ DEV_LIM = Layout(
         octet("log_max_msg", 0x08, "log2 of the largest message in bytes", "RO"),
         octet("log_page_sz", 0x09, "log2 of the smallest page", "RO"),
         octet("max_mtu", 0x0A, "code of the largest path MTU", "RO"),
-        octet("active_mtu", 0x0B, "code of the path MTU that the port carries now", "RO"),
+        octet("active_mtu", 0x0B, "code of the active path MTU", "RO"),
         octet("num_ports", 0x0C, "ports", "RO"),
         octet("port_state", 0x0D, "1 down, 4 active", "RO"),
         octet("pkey_count", 0x0E, "entries of the P_Key table", "RO"),
@@ -49,8 +49,8 @@ DEV_LIM = Layout(
         octet("active_width", 0x35, "IBV_WIDTH code of the link", "RO"),
         half("active_speed", 0x36, "IBV_SPEED code of the link", "RO"),
         word("access_flags", 0x38, "IBV_ACCESS_* bits that regions may have", "RO"),
-        octet("gids_of_v1", 0x3C, "bits of the GIDs that are of RoCE v1", "RO"),
-        octet("own_gid", 0x3D, "index of the GID that packets leave from", "RO"),
+        octet("gids_of_v1", 0x3C, "mask of GIDs of RoCE v1", "RO"),
+        octet("own_gid", 0x3D, "index of the GID that packets are sent from", "RO"),
         wide("guid", 0x40, "node GUID", 8, "RO"),
         *(half(f"pkey{index}", 0x50 + 2 * index, f"P_Key {index}", "RO") for index in range(MAX_PKEYS)),
         *(wide(f"gid{index}", 0x80 + 16 * index, f"GID {index}", 16, "RO") for index in range(MAX_GIDS)),
@@ -78,9 +78,9 @@ SRQ_ARM = Layout(
     4,
     "big",
     "design.md",
-    (word("limit", 0x00, "entries that must be left, or an event says so; 0 disarms", "WR"),),
+    (word("limit", 0x00, "raise an event below this number of entries; 0 disarms", "WR"),),
 )
-"""ARM_SRQ inbox. The limit has more bits than the command register's operation modifier."""
+"""ARM_SRQ inbox, since the limit has more bits than the command register's operation modifier."""
 
 MGM_BYTES = 512
 MGM = Layout(
@@ -97,7 +97,7 @@ MGM = Layout(
         ),
     ),
 )
-"""WRITE_MGM inbox, READ_MGM inbox (``mgid`` alone counts) and outbox: one context's members of one group."""
+"""WRITE_MGM inbox, READ_MGM inbox (only ``mgid`` is used) and outbox: one context's members of a group."""
 
 OPEN_XRCD = Layout(
     "OPEN_XRCD",
@@ -105,11 +105,11 @@ OPEN_XRCD = Layout(
     "big",
     "design.md, after ib_uverbs",
     (
-        wide("device", 0x00, "device number of the file that names the domain", 8, "WR"),
+        wide("device", 0x00, "device number of the file that identifies the domain", 8, "WR"),
         wide("inode", 0x08, "its inode", 8, "WR"),
-        bits("named", 0x10, 0, 0, "1: a file names the domain; 0: it is a new one, without a name", "WR"),
-        bits("create", 0x10, 1, 1, "O_CREAT: make the domain if there is none", "WR"),
-        bits("exclusive", 0x10, 2, 2, "O_EXCL: fail if there is one", "WR"),
+        bits("named", 0x10, 0, 0, "1: a file identifies the domain; 0: a new domain without a file", "WR"),
+        bits("create", 0x10, 1, 1, "O_CREAT: create the domain if it does not exist", "WR"),
+        bits("exclusive", 0x10, 2, 2, "O_EXCL: fail if the domain exists", "WR"),
     ),
 )
 """OPEN_XRCD inbox."""
@@ -135,7 +135,7 @@ INIT_HCA = Layout(
         )
     ),
 )
-"""INIT_HCA inbox: where the context tables lie, and how large they are."""
+"""INIT_HCA inbox: addresses and sizes of the context tables."""
 
 ICM_ENTRY = Layout(
     "ICM entry",
@@ -158,7 +158,7 @@ MTT_HEADER = Layout(
     "design.md, after mthca's",
     (
         word("segment", 0x00, "page list, a number of ALLOC_RES", "WR"),
-        word("first", 0x04, "index of the first entry that is written", "WR"),
+        word("first", 0x04, "index of the first entry to write", "WR"),
     ),
 )
 MTT_ENTRY = Layout(
@@ -168,7 +168,7 @@ MTT_ENTRY = Layout(
     "hardware.md 2a",
     (
         Field("page", 0, 63, 12, "address of the page, bits 63 to 12", 8, "WR"),
-        Field("present", 0, 0, 0, "1: the entry holds", 8, "WR"),
+        Field("present", 0, 0, 0, "1: the entry is valid", 8, "WR"),
     ),
 )
 MTT_PAGE_BYTES = MTT_ENTRY.size
@@ -180,15 +180,16 @@ NON_RDMA_HEADER = Layout(
     "big",
     "design.md; 004 7.6 NONR_DATA, NONR_MD",
     (
-        wide("arrival_ns", 0x00, "the device's time of arrival in nanoseconds", 8, "RO"),
-        word("length", 0x08, "bytes of the whole frame", "RO"),
-        word("waiting", 0x0C, "frames that wait, this one included; 0: there is none", "RO"),
+        wide("arrival_ns", 0x00, "arrival time in nanoseconds, by the device's clock", 8, "RO"),
+        word("length", 0x08, "length of the whole frame", "RO"),
+        word("waiting", 0x0C, "waiting frames, including this one; 0: none", "RO"),
     ),
 )
-"""Head of the READ_NON_RDMA outbox; as much of the frame follows as fits."""
+"""Start of the READ_NON_RDMA outbox, followed by as much of the frame as fits."""
 NON_RDMA_BYTES = 4096 - NON_RDMA_HEADER.size
-"""Most bytes of a frame that one READ_NON_RDMA brings."""
+"""Most bytes of a frame that one READ_NON_RDMA returns."""
 
 VENDOR_ID = 0xFF_FFFF
 DEVICE_ID = 0x524E
-"""No vendor has given the device a number: all ones, as software devices say; ``RN`` names it."""
+"""Vendor ID and device ID: no vendor assigned an ID, so it is all ones, as for other software devices; the device ID is
+``RN``."""

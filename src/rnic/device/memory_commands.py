@@ -1,7 +1,7 @@
-"""Commands on the memory table: regions in one piece or by page list, windows, page lists (004 7.3 "MR Table").
+"""Commands on the memory table: contiguous and page-list regions, windows, page lists (004 7.3 "MR Table").
 
-A region's MPT entry names the memory either by ``address``, one contiguous range of the process, or by ``mtt_seg``,
-a page list that WRITE_MTT filled. Byte ``n`` of a page-list region lies at offset ``start % page + n`` of the list.
+A region's MPT entry gives its memory either by ``address``, a contiguous range of the process, or by ``mtt_seg``, a
+page list filled by WRITE_MTT. Byte ``n`` of a page-list region is at offset ``start % page + n`` of the list.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DONE: Answer = (0, b"")
 
 
 def own_key(nic: TableHost, uar: Uar, key: int) -> KeyRecord:
-    """Return the record of a key that this context owns. A window's key is the one it was last bound with."""
+    """Return the record of a key that this context owns. A window's key is that of its last bind."""
     record = _own_index(nic, uar, key_index(key)) if 0 <= key <= 0xFFFF_FFFF else None
     if record is None:
         raise Refused(cmd.ST_BAD_INDEX)
@@ -51,7 +51,7 @@ def _own_index(nic: TableHost, uar: Uar, index: int) -> KeyRecord:
 
 
 def sw2hw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Make a region."""
+    """Create a region."""
     if len(inbox) != MPT_BYTES:
         raise Refused(cmd.ST_BAD_SIZE)
     record = own_key(nic, uar, key)
@@ -92,14 +92,14 @@ def sw2hw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes
 
 
 def _null(entry: dict[str, int], rights: int) -> MemoryEntry:
-    """Make a region without memory, for the driver's own scatter lists alone (``ibv_alloc_null_mr``)."""
+    """Create a region without memory, only for the driver's own scatter lists (``ibv_alloc_null_mr``)."""
     if entry["mtt_seg"] or entry["start"] or entry["length"] > NULL_BYTES or rights & ~access.LOCAL_WRITE:
         raise Refused(cmd.ST_BAD_PARAM)
     return MemoryEntry(entry["key"], entry["pd"], rights, 0, entry["length"], port=NullPort(), base=NULL_BASE)
 
 
 def _paged(nic: TableHost, uar: Uar, entry: dict[str, int], rights: int, number: int) -> MemoryEntry:
-    """Make a region over a page list; every page that it needs must be present and reachable."""
+    """Create a region over a page list; all its pages must be present and accessible."""
     nic.resources.own(uar, cmd.RES_MTT, number)
     shift = entry["page_size"] + PAGE_SHIFT
     if shift > MAX_PAGE_SHIFT:
@@ -124,12 +124,12 @@ def _paged(nic: TableHost, uar: Uar, entry: dict[str, int], rights: int, number:
 
 
 def hw2sw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Take a region back: its key fails from now on, but stays allocated."""
+    """Destroy a region: its key fails from now on, but stays allocated."""
     record = own_key(nic, uar, key)
     entry = record.entry
     if entry is None or entry.kind is not REGION:
         raise Refused(cmd.ST_BAD_RES_STATE)
-    if nic.resources.memory.lookup(key) is not None:  # else the device lost it
+    if nic.resources.memory.lookup(key) is not None:  # else a fault has removed it
         nic.resources.memory.disable(key)
     record.entry = None
     leave_segment(nic, record)
@@ -138,7 +138,7 @@ def hw2sw_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes
 
 
 def query_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Return the MPT entry as it is now; an entry without a region is in software's ownership."""
+    """Return the current MPT entry; an entry without a region is owned by software."""
     record = own_key(nic, uar, key)
     entry = record.entry
     if entry is None:
@@ -165,7 +165,7 @@ def query_mpt(nic: TableHost, uar: Uar, key: int, op_modifier: int, inbox: bytes
 
 
 def write_mtt(nic: TableHost, uar: Uar, count: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Fill part of a page list; entries without the present bit are taken out of it."""
+    """Fill part of a page list; entries without the present bit are removed from it."""
     if not count or len(inbox) != MTT_HEADER.size + count * MTT_PAGE_BYTES:
         raise Refused(cmd.ST_BAD_SIZE)
     number, first = MTT_HEADER.get(inbox, "segment"), MTT_HEADER.get(inbox, "first")
@@ -199,7 +199,7 @@ def leave_segment(nic: TableHost, record: KeyRecord) -> None:
 
 
 def alloc_mw(nic: TableHost, uar: Uar, pd: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Make a memory window of type 1 or 2, not bound yet; ``out_param`` is its key."""
+    """Create an unbound memory window of type 1 or 2; ``out_param`` is its key."""
     kind = _KINDS.get(op_modifier)
     if kind is None:
         raise Refused(cmd.ST_BAD_PARAM)
@@ -214,7 +214,7 @@ def alloc_mw(nic: TableHost, uar: Uar, pd: int, op_modifier: int, inbox: bytes) 
 
 
 def dealloc_mw(nic: TableHost, uar: Uar, handle: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Destroy a window, bound or not, by its handle: the index that all its keys have."""
+    """Destroy a window, bound or not, by its handle, which is the index of all its keys."""
     window = _own_index(nic, uar, handle).entry
     if window is None or window.kind is REGION:
         raise Refused(cmd.ST_BAD_RES_STATE)

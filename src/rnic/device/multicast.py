@@ -1,4 +1,4 @@
-"""Multicast groups: which UD queue pairs a packet to a group goes to (IBA 10.5; Annex A17, 17.9.1)."""
+"""Multicast groups and their member UD queue pairs (IBA 10.5; Annex A17, 17.9.1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rnic.spec.gids import address_from_gid
 
 
 def is_multicast(gid: bytes) -> bool:
-    """Return whether a GID is ff00::/8, or an IPv4 group, in either spelling."""
+    """Return whether a GID is in ff00::/8, or an IPv4 multicast group in either form."""
     address = address_from_gid(gid)
     return address[0] == 0xFF if len(address) == 16 else address[0] >> 4 == 0xE
 
@@ -19,11 +19,11 @@ class Groups:
 
     def __init__(self) -> None:
         self._lists: dict[bytes, dict[Uar, tuple[int, ...]]] = {}
-        """QPNs of each context by the group's IP address, so that all spellings of its GID are one group."""
+        """QPNs of each context by the group's IP address, so that all forms of its GID mean one group."""
         self.members: dict[bytes, tuple[int, ...]] = {}
         """QPNs by the group's IP address, 4 or 16 bytes."""
         self.changes: list[tuple[bytes, bool]] = []
-        """Groups that the link must join (true) or leave, by IP address, in this order."""
+        """Groups that the link must join (true) or leave, by IP address, in order."""
 
     def get(self, gid: bytes, uar: Uar) -> tuple[int, ...]:
         """Return one context's members of a group."""

@@ -1,7 +1,7 @@
 """The assembled NIC, sans I/O: bursts in, bursts out, doorbells, timers, commands, interrupts.
 
-The caller passes in time and packets and sends what it produces; one thread at a time. Work per
-call is bounded. Nothing that arrives from the wire raises.
+The caller passes in time and packets and sends the packets produced, one thread at a time. Work per call is bounded.
+Input from the wire never raises an exception.
 """
 
 from __future__ import annotations
@@ -62,36 +62,35 @@ __all__ = ["MULTICAST_QPN", "Nic", "Offload"]
 _WRITE_BACK_LOOKS = 256
 _IDLE_WRITE_BACKS = 32
 _BUSY_WRITE_BACKS = 1
-"""Queue pairs that one write-back step scans, and queue pairs that it writes when idle and when busy: writing one takes
-as long as some hundred packets."""
+"""Queue pairs that one write-back step scans, and those that it writes when idle and when busy: writing one takes as
+long as about a hundred packets."""
 _BUSY_LOOKS = 8
-"""Checks that must find a NIC busy before it writes one context: else sixteen NICs in a process would write all the
-time."""
+"""Busy checks per context that a busy NIC writes; otherwise sixteen NICs in a process would write all the time."""
 _IDLE_NS = WRITE_BACK_NS // 2
-"""Time without a packet after which a NIC counts as idle: a process that shares its core pauses for less."""
+"""Time without a packet after which a NIC counts as idle, longer than the pauses of a process that shares its core."""
 _WRITE_BACK_STEP_NS = 1_000_000
 _NOT_AT_WORK = frozenset({RESET, ERR})
 
 
 def arena_bytes(config: NicConfig) -> int:
-    """Return the number of bytes of the memory of a NIC's state, most of which are never touched."""
+    """Return the size of the memory for a NIC's state, most of which is never touched."""
     return config.state_bytes + cache_bytes(config.log_max_qps) + flow_bytes(config.log_max_qps)
 
 
 class Nic:
-    """One NIC. It is the transport's :class:`~rnic.transport.host.Host`.
+    """One NIC; implements :class:`~rnic.transport.host.Host`.
 
     Args:
         config: identity, limits, settings.
-        rng: source of keys and whatever else is random.
-        counters: where everything is counted; shared with the link if it is given the same ones.
-        tracer: told of doorbells and commands.
-        report: gets each internal error, once (:class:`~rnic.trace.guard.Guard`).
-        memory: for its arena, :func:`arena_bytes` of zeros that others share; by default the process's own.
-        contexts: makes its CtxMgt, with the arguments of :class:`~rnic.context.ctxmgt.ContextManager`.
+        rng: source of keys and other random values.
+        counters: counters, which may be shared with the link.
+        tracer: receives doorbells and commands.
+        report: called once for each internal error (:class:`~rnic.trace.guard.Guard`).
+        memory: memory of its arena, :func:`arena_bytes` of zeros, possibly shared; by default private memory.
+        contexts: function that creates its CtxMgt, with the arguments of :class:`~rnic.context.ctxmgt.ContextManager`.
 
-    ``arena`` is the memory of its data path's state. ``qps``, ``cqs`` and so on of :attr:`resources` are for looking
-    at, not for changing.
+    ``arena`` is the memory of its data path's state. Callers must not modify ``qps``, ``cqs`` and so on of
+    :attr:`resources`.
     """
 
     def __init__(
@@ -108,9 +107,9 @@ class Nic:
         self.config = config
         self.random = rng
         self.tally = self._counters = Counters() if counters is None else counters
-        """Counters of the reference alone; :attr:`counters`, which others read, is complete."""
+        """Counters of the reference only; :attr:`counters`, for other code, is complete."""
         self.count: Callable[[], None] | None = None
-        """Adds what compiled rounds have counted for themselves; ``None`` if there are none."""
+        """Adds the counts of compiled rounds; ``None`` if there are none."""
         self.tracer: Tracer = NullTracer() if tracer is None else tracer
         self.guard = Guard(self.counters, report)
         log = config.log_max_qps
@@ -121,7 +120,7 @@ class Nic:
         self.contexts = contexts(log, self.counters, arena=self.arena, first_qpn=config.first_qpn)
         self.directory = Directory(self.arena, log)
         self.engine = None if config.reference else use.shared(self.arena, self.memory, config)
-        """The compiled engine's handle of this NIC, or ``None`` if the reference runs alone."""
+        """The compiled engine's handle of this NIC, or ``None`` if only the reference runs."""
         self.context_changes = ContextChanges(self)
         self.contexts.changed = self.context_changes.changed
         self.contexts.image = self.context_changes.image
@@ -134,28 +133,29 @@ class Nic:
         self.running: dict[int, DeviceQp] = {}
         """Queue pairs whose contexts are all cached."""
         self.now_ns = 0
-        """The time passed in last, in nanoseconds."""
+        """Last time passed in, in nanoseconds."""
         self.globals = GlobalBlock(self)
         self.non_rdma = NonRdmaChannel(self.counters)
         self.stray: Callable[[int, RxBurst, memoryview, int], bool] | None = None
-        """Takes a packet for a queue pair that is not here: segment number (the last argument) of a burst. Returns
+        """Handles a packet for a queue pair of another NIC: segment number (the last argument) of a burst. Returns
         whether it did."""
         self.stopped: Callable[[int], None] | None = None
-        """Called with the number of a queue pair that stops, before software can know: its memory is software's
-        again."""
+        """Called with the number of a queue pair that stops, before software can know, since software owns its memory
+        again from then on."""
         self.judge: Callable[[Uar, int, int, int, bytes], CommandResult | None] | None = None
-        """Fails commands that a fault script has rules for: returns how one ends, ``None`` for those that go on."""
+        """Applies fault rules to commands: returns the result of a failed command, ``None`` if the command
+        continues."""
         self.find_peer: FindPeer | None = None
         """Finds queue pairs of other NICs, so that a failed request can report the responder's reason."""
         self.datagrams: Callable[[], None] | None = None
-        """Called when there is a UD queue pair, whose software sees the headers of received packets."""
+        """Called when a UD queue pair is created, which reports headers of received packets to software."""
         self.counting: Callable[[bytes], None] | None = None
-        """Called with the IPv4 address of a sender whose packets show that it counts IP IDs."""
+        """Called with the IPv4 address of each sender that is known to count its IP IDs."""
         self.gsi = Gsi(self)
         """QP1."""
         self.congestion = Congestion(self, config.congestion)
         self.hca: dict[str, int] = {}
-        """Values of INIT_HCA, by the fields of its mailbox; empty before."""
+        """Values of INIT_HCA by mailbox field; empty before INIT_HCA."""
         self.enabled = False
         """True if packets are received."""
         self.held = True
@@ -167,7 +167,7 @@ class Nic:
         self._receiving = Receiving(self)
         self.root.show(self)
         self.engine_device = use.device(self)
-        """The engine's handle of all queue pairs, or ``None``; :meth:`moved` clears pointers that it found."""
+        """The engine's handle of all queue pairs, or ``None``; :meth:`invalidate_engine` clears its pointers."""
         self.congestion.publish()
         self.write_back_at: int | None = None
         self._busy_looks = self._to_write_back = 0
@@ -185,9 +185,9 @@ class Nic:
         """Open a driver context.
 
         Args:
-            port: how to reach the driver's memory.
-            buf: memory for its window, zeros; by default the process's own.
-            program: number of the program: contexts with the same number belong to one program.
+            port: DMA port for the driver's memory.
+            buf: memory of its window, all zeros; by default private memory.
+            program: number of the program; contexts with the same number belong to one program.
         """
         uar = Uar(port, self.resources.doorbells, self.resources.uar_blocks, buf, self.globals, program)
         uar.dead = self.globals.dead
@@ -199,7 +199,7 @@ class Nic:
         return uar
 
     def unmap_uar(self, uar: Uar) -> None:
-        """Close a driver context: everything that it owns is destroyed. A second call does nothing."""
+        """Close a driver context and destroy everything that it owns. A second call does nothing."""
         if not uar.closed:
             self._commands.release(uar)
             self.invalidate_engine()
@@ -208,7 +208,7 @@ class Nic:
             self.globals.remove_uar(uar)
             self.congestion.remove_uar(uar)
             if not self.resources.uars and self.config.autostart and not self.contexts.complete:
-                # the last driver took its pages with it: start as at power-up for the next driver
+                # the last driver's pages are gone: start as at power-up for the next driver
                 self.stop()
                 self.start(bytes(INIT_HCA.size))
 
@@ -229,7 +229,7 @@ class Nic:
         return result
 
     def next_event(self) -> int | None:
-        """Return the interrupt vector of an EQ that has new entries, or ``None``. Each vector is returned once."""
+        """Return the interrupt vector of an EQ with new entries, or ``None``. Each vector is returned once."""
         interrupts = self.resources.interrupts
         if not interrupts:
             return None
@@ -239,26 +239,26 @@ class Nic:
         return eq.vector
 
     def flush_contexts(self) -> None:
-        """Write every cached context back to host memory. A query does so for its queue pair."""
+        """Write all cached contexts back to host memory. A query does this for its queue pair."""
         key = self.contexts.key
         for kind, cached in ((QP, key.qps), (CQ, key.cqs), (EQ, key.eqs)):
             for number in list(cached):
                 self.contexts.flush_one(kind, number)
 
     def _trace_channel(self, source: int, request: str, index: int, status: str) -> None:
-        """Report one request to the context manager to the tracer."""
+        """Report a context manager request to the tracer."""
         self.tracer.event(
             self.now_ns, "channel", index, source=SOURCE_NAMES[source], request=request, index=index, status=status
         )
 
     def internal_error(self, place: str, qp: QueuePair | None, error: Exception) -> None:
-        """Report an internal error, and send the queue pair concerned to ERR; the others continue."""
+        """Report an internal error and move the queue pair concerned to ERR; the others continue."""
         if isinstance(qp, DeviceQp) and self._context_failed(qp):
             return
         self.guard.caught(place, error, "" if qp is None else f"QP {qp.ctx.local_qpn:#x}")
         if qp is None or qp.ctx.state in _NOT_AT_WORK:
             return
-        # an entry that fails again has left the queue: the second attempt continues after it
+        # an entry that fails again was removed from the queue: the second attempt continues after it
         for _ in range(2):
             try:
                 qp.enter_error()
@@ -268,7 +268,7 @@ class Nic:
                 return
 
     def _context_failed(self, qp: DeviceQp) -> bool:
-        """Fail a queue pair by the field of its context that it cannot run on; return false if there is none."""
+        """Fail a queue pair because of an invalid context field; return false if there is none."""
         failed = False
         with self.guard.around("context", f"QP {qp.number:#x}"):
             if field := admission.stored_wrong(self, qp):
@@ -277,7 +277,7 @@ class Nic:
         return failed
 
     def invalidate_engine(self) -> None:
-        """Have the engine find queues, rings and paths anew: they may have moved."""
+        """Make the engine look up queues, rings and paths again, since they may have moved."""
         if self.engine_device is not None:
             self.engine_device.invalidate()
 
@@ -302,12 +302,12 @@ class Nic:
         self.globals.set_port(port_open=False)
 
     def update_enabled(self) -> None:
-        """Decide what may run, after CONTROL or the port changed."""
+        """Update the running state after CONTROL or the port changed."""
         self.enabled = self.globals.enabled
         self.held = not self.enabled or self.globals.paused
 
     def soft_reset(self) -> None:
-        """Destroy every object of every context, and go back to how the NIC powers up; contexts stay open."""
+        """Destroy all objects of all contexts and return to the power-up state; contexts stay open."""
         for uar in self.resources.uars:
             self._commands.release(uar)
             uar.hcr = Hcr()
@@ -324,11 +324,11 @@ class Nic:
         self.counters.bump("soft_resets")
 
     def set_link(self, up: bool) -> None:
-        """Note that the link is up or down: raise a port change event for every context."""
+        """Set the link state: raise a port change event for every context."""
         self.globals.set_port(link_up=up)
 
     def broadcast_event(self, event_type: int, number: int, *, subtype: int = 0, program: int | None = None) -> None:
-        """Report an event about the device or its port to every context (of one program) that asked for its type."""
+        """Report a device or port event to every context (of one program) that mapped its type."""
         self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
         for uar in self.resources.uars:
             eqn = uar.event_queues.get(event_type)
@@ -336,7 +336,7 @@ class Nic:
                 self.resources.eqs[eqn].report(event_type, number, subtype=subtype)
 
     def eq_broken(self, eq: EventQueue) -> None:
-        """Report that an EQ's memory does not answer: its context cannot get events, so the device fails.
+        """Report that an EQ's memory is not accessible: its context cannot get events, so the device fails.
 
         Only contexts of the same program get the event: that program unmapped the memory, or has ended.
         """
@@ -345,17 +345,18 @@ class Nic:
         self.broadcast_event(events.LOCAL_CATAS_ERROR, eq.number, program=eq.uar.program)
 
     def receive_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
-        """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
+        """Pass a non-RDMA frame to the non-RDMA channel (004 7.6)."""
         self._receiving.take_other(frame, now_ns)
 
     def receive_frame(self, packet: memoryview, now_ns: int) -> None:
-        """Take a whole packet, from its IP header on: RDMA by its UDP port, or for the non-RDMA channel (004 7.3)."""
+        """Process a whole packet, from its IP header on: as RDMA by its UDP port, else for the non-RDMA channel (004
+        7.3)."""
         self._receiving.take_frame(packet, now_ns)
 
     # ---------------------------------------------------------------------------- the link's side
 
     def attach(self, offload: Offload | None) -> None:
-        """Set the link that carries the packets, so that bursts are as long as it allows."""
+        """Set the link, which determines the length of bursts."""
         self._paths.offload = offload
         self.invalidate_engine()
 
@@ -367,27 +368,28 @@ class Nic:
         return changes
 
     def receive(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
-        """Take a received burst, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
+        """Process a received burst, from byte ``start`` on. A bad packet increments a drop counter and has no other
+        effect."""
         self._receiving.take(burst, now_ns, start)
 
     def share_idents(self, other: Nic) -> None:
-        """Share another device's knowledge of how peers count IP IDs: both receive at one address."""
+        """Share another device's state of peers' IP IDs, since both receive at one address."""
         self._receiving.share_idents(other._receiving)
 
     def learn_idents(self, burst: RxBurst, count: int) -> None:
-        """Note ``count`` packets of a burst's sender that an engine took, which accepts only small IP IDs."""
+        """Record ``count`` packets of a burst's sender that an engine processed, which accepts only small IP IDs."""
         self._receiving.learn(burst, count)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work turns (:mod:`rnic.device.scheduler`).
+        """Handle rung doorbells, then give turns to queue pairs with work (:mod:`rnic.device.scheduler`).
 
         Args:
-            budget: about how many packets to send at most.
+            budget: approximate limit of packets to send.
         """
         return self.sending.produce(now_ns, budget)
 
     def has_work(self) -> bool:
-        """True if :meth:`produce` has something to do now."""
+        """True if :meth:`produce` has work to do now."""
         return not self.held and (self.sending.has_work() or bool(self.gsi.waiting))
 
     # -------------------------------------------------------------------------------------- timers
@@ -407,15 +409,15 @@ class Nic:
         return own if deadline is None or (own is not None and own < deadline) else deadline
 
     def own_deadline_ns(self) -> int | None:
-        """Return the next deadline of write-back and of the port's agent, without the queue pairs' deadlines."""
+        """Return the next deadline of write-back and of the port's agent, without the queue pairs' timers."""
         if self.count is not None:
-            self.count()  # packets that moved are written back before long
+            self.count()  # moved packets start the write-back timer
         write_back = self.write_back_at if self.qps else None
         datagrams = self.gsi.next_deadline_ns()
         return datagrams if write_back is None or (datagrams is not None and datagrams < write_back) else write_back
 
     def handle_timers(self, now_ns: int) -> None:
-        """Handle the deadlines that have come."""
+        """Handle expired timers."""
         self.now_ns = now_ns
         if self.held:
             return
@@ -425,7 +427,7 @@ class Nic:
         self.write_back_if_due(now_ns)
 
     def _handle_deadlines(self, now_ns: int) -> None:
-        """Call the queue pairs whose deadlines have come; a bounded number, the others next time."""
+        """Call a bounded number of queue pairs with expired timers; the others follow next time."""
         timers, qps, device = self.timers, self.sending.qps, self.engine_device
         left = TIMERS_PER_CALL
         while left:
@@ -438,7 +440,7 @@ class Nic:
             self.handle_deadline(qps[record], now_ns)
 
     def handle_deadline(self, qp: DeviceQp, now_ns: int) -> None:
-        """Handle the deadline of a queue pair, which is no longer armed."""
+        """Handle the expired timer of a queue pair, which is no longer armed."""
         try:
             if qp.deadline_ns <= now_ns:
                 qp.handle_timer(now_ns)
@@ -448,18 +450,18 @@ class Nic:
             self.internal_error("timer", qp, error)
 
     def note_traffic(self, now_ns: int) -> None:
-        """Start the write-back timer after packets came or went."""
+        """Start the write-back timer after packets were received or sent."""
         self._moved_ns = now_ns
         if self.write_back_at is None:
             self.write_back_at = now_ns + WRITE_BACK_NS
 
     def write_back_if_due(self, now_ns: int) -> None:
-        """Write back if it is time. Other deadlines wait until what came in time is read, this one does not."""
+        """Write back if it is time. Unlike other timers, this one does not wait until received packets are read."""
         if self.write_back_at is not None and self.write_back_at <= now_ns and not self.held:
             self.write_back_all(now_ns)
 
     def write_back_all(self, now_ns: int) -> None:
-        """Write some queue pairs back, and continue later until all are written."""
+        """Write back some queue pairs, and continue later until all are written."""
         self.write_back_at = None
         most = _IDLE_WRITE_BACKS
         if now_ns - self._moved_ns < _IDLE_NS:
@@ -477,19 +479,19 @@ class Nic:
     # ------------------------------------------------------------------------ the transport's side
 
     def schedule(self, qp: QueuePair) -> None:
-        """Give ``qp``, which may have something to send, a turn."""
+        """Schedule a turn for ``qp``, which may have something to send."""
         if not qp.scheduled:
             qp.scheduled = 1
             if not qp.held:
                 self.sending.scheduler.add(qp.memory.record)
 
     def arm(self, qp: QueuePair) -> None:
-        """Wake ``qp`` at ``qp.deadline_ns``, which lies before ``qp.armed_ns``."""
+        """Re-arm the timer of ``qp`` at ``qp.deadline_ns``, which is earlier than ``qp.armed_ns``."""
         if not qp.held:
             self.timers.arm(qp.memory.record, qp.deadline_ns)
 
     def final_bursts(self, bursts: list[TxBurst]) -> None:
-        """Send ``bursts`` of a queue pair that has no more turns, ahead of all others next time."""
+        """Queue ``bursts`` of a queue pair that has no more turns, to be sent before all others."""
         self.sending.final_bursts += bursts
 
     def drain_acks(self) -> list[TxBurst]:
@@ -515,15 +517,15 @@ class Nic:
         self.directory[qp.number] = record
 
     def update_hold(self, qp: DeviceQp) -> None:
-        """Let a queue pair run, or hold it, as its contexts are cached or not."""
+        """Run a queue pair if its contexts are cached, else hold it."""
         self.context_changes.update_hold(qp)
 
     def load_contexts(self, queue: DeviceQp | CompletionQueue) -> Status:
-        """Load those of a queue's contexts that were evicted, before a command works on it."""
+        """Load a queue's evicted contexts before a command uses it."""
         return self.context_changes.load_contexts(queue)
 
     def unregister_qp(self, qp: DeviceQp) -> None:
-        """Remove a queue pair that is destroyed from the scheduler, the timers and the engine."""
+        """Remove a destroyed queue pair from the scheduler, the timers and the engine."""
         record = qp.memory.record
         self.timers.forget(record)
         qp.requester.detach()
@@ -541,7 +543,7 @@ class Nic:
         self.directory[qp.number] = 0
 
     def event(self, event_type: int, number: int, status: int = 0) -> None:
-        """Report an asynchronous event to the driver context that owns the queue it is about."""
+        """Report an asynchronous event to the driver context that owns the queue concerned."""
         self.counters.bump(f"event_{events.EVENT_NAMES[event_type].lower()}")
         res = self.resources
         queue: DeviceQp | CompletionQueue | SharedReceiveQueue | None
@@ -560,7 +562,7 @@ class Nic:
             res.eqs[eqn].report(event_type, number, status)
 
     def fault(self, number: int) -> None:
-        """Raise the interrupt of a queue pair that stopped for an error (004 7.3, 7.7)."""
+        """Raise the interrupt of a queue pair that stopped because of an error (004 7.3, 7.7)."""
         self.counters.bump("qp_faults")
         with self.guard.around("write-back"):
             self.contexts.write_back_one(number)
@@ -581,12 +583,12 @@ class Nic:
         return self._paths.max_segments(flow, gso_agreed)
 
     def pkey(self, index: int) -> int:
-        """Return the P_Key at a table index; 0, which is in no partition, beyond the table."""
+        """Return the P_Key at a table index; beyond the table, return 0, which is never valid."""
         pkeys = self.config.pkeys
         return pkeys[index] if index < len(pkeys) else 0
 
     def cq_overflowed(self, cq: CompletionQueue) -> None:
-        """Report a CQ that could not take an entry; its queue pairs fail with the next :meth:`produce`."""
+        """Report an overflowed CQ; its queue pairs fail with the next :meth:`produce`."""
         self.sending.failed_cqs.append(cq)
         if cq.unread() == cq.size - 1:
             for qp in [qp for qp in self.qps.values() if cq in qp.cqs]:

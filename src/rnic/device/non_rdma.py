@@ -1,4 +1,4 @@
-"""The non-RDMA channel (004 7.6 "NONR"): packets other than RDMA, from and to the host's own stack."""
+"""The non-RDMA channel (004 7.6 "NONR"): non-RDMA packets from and to the host's network stack."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 MAX_FRAMES = 256
 MAX_BYTES = 1 << 20
 SendFrame = Callable[[bytes, bytes], bool]
-"""Sends a whole packet to an IP address and returns whether it left."""
+"""Function that sends a whole packet to an IP address and returns whether it was sent."""
 _IPV4_BYTES, _IPV6_BYTES = 20, 40
 
 
 class Frame(NamedTuple):
-    """One frame as it arrived, with the device's time of arrival in nanoseconds."""
+    """One received frame, with its arrival time in nanoseconds by the device's clock."""
 
     now_ns: int
     data: bytes
 
 
 class NonRdmaChannel:
-    """A queue of frames, bounded in number and in bytes: a frame that does not fit is counted and dropped.
+    """A queue of frames, bounded in number and bytes; frames that do not fit are counted and dropped.
 
-    ``fed`` is true if the link carries whole packets; a UDP socket delivers only RDMA packets, so there the channel
-    reports that it cannot serve instead of staying empty forever. ``send`` transmits frames; ``None`` if the link
+    ``fed`` is true if the link carries whole packets. A UDP socket only delivers RDMA packets, so the channel then
+    reports that it is not supported instead of staying empty forever. ``send`` transmits frames; ``None`` if the link
     cannot.
 
     Counters: ``non_rdma_frames``, ``non_rdma_bytes``, ``drop_non_rdma_full``; ``non_rdma_frames_sent``,
@@ -55,11 +55,11 @@ class NonRdmaChannel:
         self._max_bytes = max_bytes
 
     def __len__(self) -> int:
-        """Return the number of frames that wait."""
+        """Return the number of waiting frames."""
         return len(self._frames)
 
     def put(self, data: bytes | bytearray | memoryview, now_ns: int) -> bool:
-        """Queue a copy of a frame. Return false, counted, if there is no room."""
+        """Queue a copy of a frame. Return false and count it if there is no room."""
         size = len(data)
         if len(self._frames) >= self._max_frames or self._bytes + size > self._max_bytes:
             self._counters.bump("drop_non_rdma_full")
@@ -71,7 +71,7 @@ class NonRdmaChannel:
         return True
 
     def put_out(self, to: bytes, frame: bytes) -> None:
-        """Send a frame, or count that it did not leave."""
+        """Send a frame, or count a drop."""
         if self.send is not None and self.send(to, frame):
             self._counters.bump("non_rdma_frames_sent")
             self._counters.bump("non_rdma_bytes_sent", len(frame))
@@ -87,11 +87,11 @@ class NonRdmaChannel:
         return frame
 
     def oldest(self) -> Frame | None:
-        """Return the oldest frame, which stays in the queue; ``None`` if there is none."""
+        """Return the oldest frame without removing it; ``None`` if there is none."""
         return self._frames[0] if self._frames else None
 
     def clear(self) -> None:
-        """Forget every frame."""
+        """Remove all frames."""
         self._frames.clear()
         self._bytes = 0
 
@@ -99,7 +99,7 @@ class NonRdmaChannel:
 def read_non_rdma(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
     """Return the oldest frame from byte ``in_modifier`` on; ``op_modifier`` 1 then removes it.
 
-    BAD_OP if the link brings no such frames, BAD_SIZE beyond the frame's end, BAD_PARAM for another modifier.
+    BAD_OP if the link delivers no such frames, BAD_SIZE beyond the frame's end, BAD_PARAM for another modifier.
     """
     if not nic.non_rdma.fed:
         raise Refused(cmd.ST_BAD_OP)
@@ -130,10 +130,10 @@ def destination(frame: bytes) -> bytes | None:
 
 
 def write_non_rdma(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Send the inbox, a whole packet from its IP header on, past the queue pairs.
+    """Send the inbox, a whole packet from its IP header on, bypassing the queue pairs.
 
-    BAD_OP if the link cannot send it, BAD_SYS_STATE while the device sends nothing, BAD_PARAM for anything but an IP
-    packet of the port's version, and for RDMA, which only queue pairs send.
+    BAD_OP if the link cannot send it, BAD_SYS_STATE while the device sends nothing, BAD_PARAM unless it is an IP packet
+    of the port's version, or for RDMA, which only queue pairs may send.
     """
     if nic.non_rdma.send is None:
         raise Refused(cmd.ST_BAD_OP)

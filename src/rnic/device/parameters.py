@@ -1,8 +1,8 @@
-"""Parameter sets: a NIC described by the parameters of the core it stands for (004 7.4, 7.5).
+"""Parameter sets: a NIC described by the parameters of a modeled core (004 7.4, 7.5).
 
-The ranges are the document's. Parameters that set a width or a latency of the hardware are checked, kept and shown,
-but do not change the speed of a software NIC; ``effect`` names the setting that each other parameter becomes.
-RQ_ALMOST_FULL has no row there: it is the threshold of the check of that name (004 7.3), which is left open.
+The ranges are from the document. Parameters for a width or latency of the hardware are checked, stored and shown, but
+do not change the speed of a software NIC; ``effect`` names the setting for each other parameter. RQ_ALMOST_FULL is not
+in the document's table: it is the threshold of the check of that name (004 7.3), which the document does not specify.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Parameter:
     choices: tuple[int, ...] = ()
 
     def check(self, value: int) -> None:
-        """Raise ``VerbsError`` (EINVAL) for a value that the core cannot have."""
+        """Raise ``VerbsError`` (EINVAL) for an invalid value."""
         if self.choices:
             if value not in self.choices:
                 raise VerbsError(errno.EINVAL, f"{self.name}={value}: use {' or '.join(map(str, self.choices))}")
@@ -52,7 +52,7 @@ UNIVISTA: tuple[Parameter, ...] = (
 
 
 def univista(**chosen: int) -> dict[str, Any]:
-    """Return settings of :class:`~rnic.device.config.NicConfig` for these parameters, the rest at their defaults.
+    """Return settings of :class:`~rnic.device.config.NicConfig` for these parameters, with defaults for the others.
 
     Raises:
         VerbsError: EINVAL for a value out of range, or a parameter that does not exist.
@@ -81,15 +81,14 @@ PROFILES: dict[str, Callable[..., dict[str, Any]]] = {"univista": univista}
 
 
 def profile_settings(profile: str | None, parameters: Mapping[str, int]) -> dict[str, Any]:
-    """Return the settings of a profile with some of its parameters chosen; none without a profile.
+    """Return the settings of a profile with the given parameters; empty without a profile.
 
     Raises:
-        VerbsError: EINVAL for a profile or parameter that does not exist, a value out of range, or parameters of
-            no profile.
+        VerbsError: EINVAL for an unknown profile or parameter, a value out of range, or parameters without a profile.
     """
     if not profile:
         if parameters:
-            raise VerbsError(errno.EINVAL, f"{', '.join(parameters)}: parameters are a profile's; give one too")
+            raise VerbsError(errno.EINVAL, f"{', '.join(parameters)}: parameters require a profile; give one, too")
         return {}
     if profile not in PROFILES:
         raise VerbsError(errno.EINVAL, f"profile={profile!r} does not exist: use {', '.join(PROFILES)}")

@@ -1,4 +1,4 @@
-"""Paths to peers: one shared :class:`~rnic.wire.flow.Flow` for everything that goes the same way."""
+"""Paths to peers: one shared :class:`~rnic.wire.flow.Flow` for all packets on the same path."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _MAX_FLOWS = 4_096
 _NOWHERE_4 = bytes((240, 0, 0, 0))
 _NOWHERE_6 = bytes((1,)) + bytes(15)
 NOWHERE = frozenset((_NOWHERE_4, _NOWHERE_6))
-"""Addresses that no host has: reserved (RFC 1112), and the discard prefix 100::/64 (RFC 6666)."""
+"""Addresses without a host: reserved (RFC 1112), and the discard prefix 100::/64 (RFC 6666)."""
 
 
 def source_port(local: int, remote: int) -> int:
-    """Return the UDP port that a connected queue pair sends from, by its number and its peer's.
+    """Return the UDP source port of a connected queue pair, derived from its number and its peer's.
 
-    As with common NICs, it lies in the dynamic range, so that switches spread queue pairs over equal paths.
+    As with common NICs, it is in the dynamic range, so that switches spread queue pairs over equal-cost paths.
     """
     return 0xC000 | (local * 0x9E37 ^ remote) & 0x3FFF
 
 
 class Offload(Protocol):
-    """Services of the link that the device uses for a path."""
+    """Link services that the device uses for a path."""
 
     def max_segments(self, flow: Flow, /) -> int:
         """Return the number of packets that one burst on this path may hold."""
@@ -50,16 +50,16 @@ def peer_gid(ctx: QpContext, config: NicConfig) -> bytes:
 
 
 def flow_bytes(log_max_qps: int) -> int:
-    """Return the maximum number of arena bytes that flows take."""
+    """Return the most arena bytes that flows use."""
     return ((1 << log_max_qps) + _MAX_FLOWS + 1) * FLOW.size
 
 
 class Paths:
-    """Makes flows and keeps them: queue pairs to one peer share one flow and its CRC seeds.
+    """Creates and caches flows: queue pairs to one peer share a flow and its CRC seeds.
 
-    Each flow has a record in ``arena``, by whose offset :attr:`records` finds it. Flows that no queue pair uses are
-    forgotten when there are too many: then ``swept`` is called. ``offload`` is the link; without one a burst holds 64
-        packets if the peer agreed, else one.
+    Each flow has a record in ``arena``; :attr:`records` finds it by the record's offset. Unused flows are removed when
+    there are too many, and ``swept`` is called. ``offload`` is the link; without one, a burst has up to 64 packets if
+    the peer agreed, else one.
     """
 
     __slots__ = ("_config", "_counters", "_flows", "_most", "_nowhere", "_swept", "offload", "records")
@@ -77,7 +77,7 @@ class Paths:
         self.offload: Offload | None = None
 
     def connected(self, ctx: QpContext) -> Flow:
-        """Return the path in a context; for a UD queue pair, which has none, return one that leads nowhere."""
+        """Return the path in a context; for a UD queue pair, which has none, return one to :data:`NOWHERE`."""
         dgid = peer_gid(ctx, self._config)
         if not any(dgid):
             return self._nowhere
@@ -86,8 +86,8 @@ class Paths:
         return self._flow(ctx, source, dgid, ctx)
 
     def datagram(self, ctx: QpContext, message: Message) -> Flow:
-        """Return the path to the destination that a UD work request names. An unusable address is counted and leads
-        nowhere."""
+        """Return the path to the destination of a UD work request. An unusable address is counted and gets a path to
+        :data:`NOWHERE`."""
         dgid = message.dgid
         address = address_from_gid(dgid)
         if len(address) != len(self._config.address) or not any(address):
@@ -124,7 +124,7 @@ class Paths:
         return flow
 
     def _sweep(self) -> None:
-        """Forget the flows that no queue pair uses: those of datagrams."""
+        """Remove the flows of datagrams, which no queue pair uses as its path."""
         users, flows = self.records.users, self._flows
         self._flows = {key: flow for key, flow in flows.items() if users(flow)}
         self._most = len(self._flows) + _MAX_FLOWS

@@ -10,8 +10,8 @@ from rnic.device.uar import Uar
 class NumberPool:
     """The numbers ``first`` to ``first + count - 1``, each owned by one driver context while allocated.
 
-    A number is used again only when no fresh one is left, and then the one given back longest ago, so that a late
-    packet for an old queue pair does not reach a new one.
+    A number is only reused when no unused one is left, and then the one freed first, so that a late packet for an old
+    queue pair does not reach a new one.
     """
 
     __slots__ = ("_end", "_fresh", "_returned", "first", "owners")
@@ -21,11 +21,11 @@ class NumberPool:
         self._fresh = first
         self._end = first + count
         self._returned: deque[int] | None = None
-        """Numbers that were given back; none until there are some, since an empty deque takes 760 bytes."""
+        """Freed numbers, oldest first; ``None`` until there are any, since an empty deque takes 760 bytes."""
         self.owners: dict[int, Uar] = {}
 
     def resize(self, count: int) -> None:
-        """Start again with ``count`` numbers while none is allocated."""
+        """Resize to ``count`` numbers, while none is allocated."""
         assert not self.owners
         self._fresh = self.first
         self._end = self.first + count

@@ -1,7 +1,7 @@
-"""Commands on queue pairs: creating with RST2INIT, the transitions, queries, and back to RESET.
+"""Commands on queue pairs: creation by RST2INIT, transitions, queries, and return to RESET.
 
-A queue pair in RESET belongs to software: the device holds only its number, so RST2INIT supplies rings, CQs and
-protection domain, and ERR2RST, from any state, destroys what RST2INIT made.
+A queue pair in RESET belongs to software: the device only has its number allocated. RST2INIT sets rings, CQs and
+protection domain; ERR2RST destroys the queue pair from any state.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
 
 MAX_RING_ENTRIES = 1 << 16
 MAX_SQ_ENTRY_SHIFT = 12
-"""log2 of the longest send entry: a page; its first 64 bytes are the descriptor."""
+"""log2 of the largest send entry, a page; its first 64 bytes are the descriptor."""
 MIN_RQ_ENTRY_SHIFT, MAX_RQ_ENTRY_SHIFT = 4, 9
-"""log2 of the shortest and of the longest receive entry."""
+"""log2 of the smallest and largest receive entry."""
 SRQN_MASK = SRQ_VALID - 1 & 0xFFFFFF
 _EMPTY = bytes(QPC_BYTES)
 
 
 def may_use(nic: QpCommandHost, uar: Uar, qpn: int) -> bool:
-    """Return whether a context may change and query a queue pair: one of its own, or an XRC TGT queue pair of a domain
-    that it has open (``ibv_open_qp``)."""
+    """Return whether a context may modify and query a queue pair: its own, or an XRC TGT queue pair of a domain that it
+    has open (``ibv_open_qp``)."""
     qp = nic.resources.qps.get(qpn)
     if nic.resources.pools[cmd.RES_QP].owners.get(qpn) is uar:
         return True
@@ -71,7 +71,7 @@ def may_use(nic: QpCommandHost, uar: Uar, qpn: int) -> bool:
 
 
 def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes) -> None:
-    """Run one transition; :class:`Refused`, with nothing changed, if anything about it is wrong."""
+    """Run one transition; :class:`Refused`, with nothing changed, if it is invalid."""
     res = nic.resources
     if len(inbox) not in (0, QPC_BYTES):
         raise Refused(cmd.ST_BAD_SIZE)
@@ -83,7 +83,7 @@ def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes)
         raise Refused(cmd.ST_BAD_NVMEM)
     state, service = (RESET, given.servtype) if qp is None else (qp.ctx.state, qp.ctx.servtype)
     if qp is not None and opcode in (cmd.TOERR, cmd.ERR2RST):
-        # invalid values in its context must not keep a queue pair alive
+        # invalid values in its context must not prevent the destruction of a queue pair
         state, service = min(state, ERR), ST_RC
     mask = given.opt_param_mask & ~IGNORED.get(service, 0)
     if service not in SERVICE_CODES or given.local_qpn not in (0, qpn):
@@ -108,7 +108,7 @@ def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes)
             draft.sip, draft.dip = draft.sgid & 0xFFFF_FFFF, (draft.rgid or draft.dip) & 0xFFFF_FFFF
     draft.state = target
     draft.extension_valid = 1
-    # Write to host memory first: the cache, which the data path works on, loads the context from there.
+    # write to host memory first: the cache, which the data path uses, loads the context from there
     if res.contexts.write_qp(qpn, draft.store()) != Status.OK:
         raise Refused(cmd.ST_BAD_NVMEM)
     if qp is None:
@@ -120,7 +120,7 @@ def modify_qp(nic: QpCommandHost, uar: Uar, opcode: int, qpn: int, inbox: bytes)
 
 
 def _not_legal(status: int, opcode: int, qpn: int, state: int, service: int, mask: int) -> Refused:
-    """Return why a transition is not legal: its source, or its attributes."""
+    """Return why a transition is illegal: its source state or its attributes."""
     target = STATE_NAMES[TRANSITIONS[opcode].target]
     if status == cmd.ST_BAD_QP_STATE:
         return Refused(status, reasons.NO_TRANSITION, qpn=qpn, source=state_name(state), target=target)
@@ -132,7 +132,7 @@ def _not_legal(status: int, opcode: int, qpn: int, state: int, service: int, mas
 
 
 def _wrong_value(given: QpContext, mask: int, config: NicConfig) -> Refused:
-    """Return why :func:`wrong_value` refuses values: the first wrong one."""
+    """Return why :func:`wrong_value` refuses the first wrong value."""
     status = cmd.ST_BAD_PARAM
     if mask & PKEY_INDEX and given.pkey_index >= len(config.pkeys):
         return Refused(status, reasons.PKEY_INDEX, index=given.pkey_index, last=len(config.pkeys) - 1)
@@ -160,7 +160,7 @@ def _wrong_value(given: QpContext, mask: int, config: NicConfig) -> Refused:
         return Refused(status, wrong_source, index=given.mgid_index, own=config.gid_index)
     gid = peer_gid(given, config)
     address = address_from_gid(gid)
-    problem = "no address that is this port's or of its IP version"
+    problem = "no address of this port or of its IP version"
     if is_multicast(gid):
         problem = "a multicast group"
     elif len(address) != len(config.address):
@@ -171,12 +171,12 @@ def _wrong_value(given: QpContext, mask: int, config: NicConfig) -> Refused:
 
 
 def gid_refusal(index: int, config: NicConfig) -> reasons.Reason | None:
-    """Return why no packet can leave from a GID of the table; ``None`` if one can."""
+    """Return why packets cannot be sent from a GID of the table; ``None`` if they can."""
     return source_refusal(config.gid_table[index], config.gid_type(index) == ROCE_V1, config.gid)
 
 
 def wrong_value(given: QpContext, mask: int, config: NicConfig) -> str:
-    """Return the first field of an attribute in ``mask`` that this device cannot honor; empty if there is none."""
+    """Return the first field of an attribute in ``mask`` with an unsupported value; empty if there is none."""
     if mask & PKEY_INDEX and given.pkey_index >= len(config.pkeys):
         return "pkey_index"
     if mask & PORT and given.port != 1:
@@ -195,7 +195,8 @@ def wrong_value(given: QpContext, mask: int, config: NicConfig) -> str:
 
 
 def wrong_path(given: QpContext, config: NicConfig) -> str:
-    """Return the field that names no peer: a single host of this NIC's IP version, from an address of this NIC's."""
+    """Return the field that makes a path invalid; a valid one leads from an address of this NIC to a single host of its
+    IP version."""
     address, ipv4 = config.address, len(config.address) == 4
     if given.mgid_index >= len(config.gid_table) or not any(config.gid_table[given.mgid_index]):
         return "mgid_index"
@@ -213,7 +214,7 @@ def wrong_path(given: QpContext, config: NicConfig) -> str:
 
 
 def _draft(nic: QpCommandHost, uar: Uar, qpn: int, given: QpContext) -> QpContext:
-    """Return the context that a RST2INIT mailbox asks for; check every object that its creation fields name."""
+    """Return the context for a RST2INIT mailbox; check all objects that its creation fields name."""
     res = nic.resources
     block = given.usr_page
     if res.pools[cmd.RES_UAR_BLOCK].owners.get(block) is not uar:
@@ -239,13 +240,13 @@ def _draft(nic: QpCommandHost, uar: Uar, qpn: int, given: QpContext) -> QpContex
         setattr(draft, name, getattr(given, name))
     draft.local_qpn = qpn
     if draft.servtype == ST_UD:
-        # a UD queue pair has no path MTU attribute: its messages fit the port's
+        # a UD queue pair has no path MTU attribute: use the port's MTU
         draft.mtu = MTU_CODES[nic.config.mtu]
     return draft
 
 
 def create_qp(nic: QpCommandHost, uar: Uar, ctx: QpContext) -> DeviceQp:
-    """Make a queue pair around its cached context, whose named objects all exist."""
+    """Create a queue pair for its cached context, whose objects all exist."""
     res = nic.resources
     srq = res.srqs[ctx.srqn & SRQN_MASK] if ctx.srqn & SRQ_VALID else None
     memory = qp = None
@@ -289,7 +290,7 @@ def check_rings(nic: AdmissionHost, uar: Uar, given: QpContext) -> None:
 
 
 def wrong_size(given: QpContext) -> str:
-    """Return the field that gives one of the two rings a size or form that it cannot have; empty if there is none.
+    """Return the field that gives one of the two rings an invalid size or format; empty if there is none.
 
     For a ring that is too long or too short, return its length field.
     """
@@ -339,7 +340,7 @@ def reset_qp(nic: QpCommandHost, qp: DeviceQp) -> None:
     if qp.srq is not None and wqe is not None:
         qp.srq.give_back(wqe)
     if qp.number not in res.contexts.key.qps:
-        qp.flow = None  # its context is lost, and with it the peer to acknowledge
+        qp.flow = None  # its context is lost, and with it the peer to send acknowledgements to
     old, ctx.state = ctx.state, RESET
     with nic.guard.around("release", f"QP {qp.number:#x}"):
         qp.on_modify(old, nic.now_ns)
@@ -356,7 +357,7 @@ def reset_qp(nic: QpCommandHost, qp: DeviceQp) -> None:
 
 
 def query_qp(nic: QpCommandHost, qpn: int) -> bytes:
-    """Flush the cache and return the QPC from host memory; for a queue pair in RESET only its number is known."""
+    """Flush the cache and return the QPC from host memory; in RESET, only the queue pair number is known."""
     qp = nic.resources.qps.get(qpn)
     if qp is None:
         return QPC.pack({"local_qpn": qpn, "state": RESET})

@@ -1,4 +1,4 @@
-"""A queue pair with what the device adds: its queue block, its owner, and the numbers it mirrors there."""
+"""A queue pair of the device: adds the queue block, the owner, and the mirrored indices in the block."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ _SENDING = frozenset({RTS, SQD})
 SERVICE_CODES = {ST_RC: RC, ST_UC: UC, ST_UD: UD, ST_XRC_INI: XRC, ST_XRC_TGT: XRC}
 """Service bits of a BTH opcode for each service type of a context."""
 _ENGINE_SERVICES = frozenset({ST_RC, ST_UC, ST_UD})
-"""Service types that the engine knows."""
+"""Service types that the engine supports."""
 
 
 def send_entries(ctx: QpContext) -> int:
-    """Return the number of entries of the send ring that a context names."""
+    """Return the number of entries of the send ring in a context."""
     return ctx.snd_wqe_length >> (ctx.sq_entry_sz_log or SQE_SHIFT)
 
 
 class _Completions:
-    """Destination of a queue pair's completions: the CQ that its context names at each of them."""
+    """Destination of a queue pair's completions: the current CQ in its context."""
 
     __slots__ = ("_cqs", "_ctx")
 
@@ -120,7 +120,7 @@ class ReceiveCompletions(_Completions):
 
 
 class XrcCompletions:
-    """Destination of an XRC TGT queue pair's receive completions: the CQ of the SRQ whose entry completes."""
+    """Destination of an XRC TGT queue pair's receive completions: the CQ of the entry's SRQ."""
 
     __slots__ = ("_cqs", "_qp")
 
@@ -140,7 +140,7 @@ class XrcCompletions:
         qpn: int,
         imm: int,
     ) -> bool:
-        """Complete an entry of the SRQ, whose number goes with it; return false if there is no such CQ."""
+        """Complete an entry of the SRQ, with the SRQ's number; return false if there is no such CQ."""
         cq, srq = self.queue, self._qp.srq
         if cq is None or srq is None:
             return False
@@ -160,7 +160,7 @@ class XrcCompletions:
 
 
 class Rings(NamedTuple):
-    """Addresses of the rings by a context."""
+    """Addresses of the rings in a context."""
 
     sq_base: int
     sq_entries: int
@@ -171,12 +171,11 @@ class Rings(NamedTuple):
 
 
 class RingMemory:
-    """The memory of a queue pair's rings, and their addresses in it.
+    """Memory of a queue pair's rings, and their addresses in it.
 
-    002 names a ring by its key: it begins ``wqe_base`` bytes into the key's region, and if both rings have the same key
-        the receive ring follows the send ring. The extension names it by its address, with the key or without; without
-        it
-    is memory of the driver that made the queue pair.
+    In 002, a ring is given by its key: it starts ``wqe_base`` bytes into the key's region, and if both rings have the
+    same key, the receive ring follows the send ring. The extension gives its address, with or without a key; without
+    one, it is memory of the driver that created the queue pair.
     """
 
     __slots__ = ("_ctx", "receive", "send")
@@ -187,7 +186,7 @@ class RingMemory:
         self.receive = KeyedMemory(memory, ctx, "rcv_wqe_base_lkey", port)
 
     def rings(self) -> Rings:
-        """Return the rings as the context has them now."""
+        """Return the current rings of the context."""
         ctx = self._ctx
         shift = ctx.sq_entry_sz_log or SQE_SHIFT
         entries = send_entries(ctx)
@@ -204,12 +203,12 @@ class RingMemory:
 
 @view(QP, "DeviceQp", "Scheduler")
 class DeviceQp(QueuePair):
-    """One QP. ``opcodes`` is the service that its packets' opcodes must have; ``notify_drained`` asks for SQ_DRAINED.
+    """One QP. ``opcodes`` are the service bits that its packets' opcodes must have; ``notify_drained`` requests
+    SQ_DRAINED.
 
-    ``peer`` is the incoming path last found right, ``pkey`` the P_Key in use: every packet is checked against both;
-    :meth:`refresh` renews them after a modify command. ``turn`` is the number of bytes that it may send before the
-    others have their turns, ``deficit`` the number it may still send. Until ``cnp_merge_ns`` marks cause no further
-    CNP, ``rate`` its rate register.
+    ``peer`` is the last verified incoming path, ``pkey`` the P_Key in use: every packet is checked against both;
+    :meth:`refresh` renews them after a modify command. ``turn`` is its quantum in bytes, ``deficit`` the bytes that it
+    may still send. Until ``cnp_merge_ns``, marks cause no further CNP; ``rate`` is its rate register.
     """
 
     __slots__ = (
@@ -256,12 +255,12 @@ class DeviceQp(QueuePair):
         self.nic = nic
         self.uar = uar
         self.srq = srq
-        """Its shared receive queue; of an XRC TGT queue pair, that of the last request."""
+        """Its shared receive queue; for an XRC TGT queue pair, that of the last request."""
         self.xrc_target = ctx.servtype == ST_XRC_TGT
         self.xrcd = ctx.xrcd
         self.regs = regs = Registers(uar, ctx.usr_page)
         self.executor: _engine.Executor | None = None
-        """The engine's handle of it, if there is an engine that supports its service."""
+        """The engine's handle of it, if the engine supports its service."""
         self.peer: Flow | None = None
         regs.clear()
         regs.set(QUEUE_NUMBER, ctx.local_qpn)
@@ -296,7 +295,7 @@ class DeviceQp(QueuePair):
         self.hold_users()
 
     def lacks_room_for(self, new: QpContext) -> str:
-        """Return the field with which it cannot continue in another context: it keeps its SRQ and its send WQEs."""
+        """Return the field of another context with which it cannot continue, since its SRQ and send WQEs are fixed."""
         own = self.srq is not None and not self.xrc_target
         if (SRQ_VALID | self.srq.number if own and self.srq else 0) != new.srqn:
             return "srqn"
@@ -309,12 +308,12 @@ class DeviceQp(QueuePair):
         regs.set(SQ_SIZE, rings.sq_entries)
         regs.set(SQ_STRIDE, ctx.sq_slab_bytes)
 
-    # ------------------------------------------------------------------------- what it is a user of
+    # --------------------------------------------------------------------------------- use counts
 
     def hold_users(self) -> bool:
-        """Count as a user of the PD and the CQs that the context names now; false if there is no such CQ."""
+        """Count as a user of the PD and the CQs in the context; return false if there is no such CQ."""
         if self.xrc_target:
-            return True  # of what it receives into, the SRQs are users
+            return True  # the SRQs count as users of what it receives into
         res, ctx = self.nic.resources, self.ctx
         send, receive = res.cqs.get(ctx.cqn_snd), res.cqs.get(ctx.cqn_rcv)
         if send is None or receive is None:
@@ -337,7 +336,7 @@ class DeviceQp(QueuePair):
     # --------------------------------------------------------------------------- the context changed
 
     def refresh(self) -> None:
-        """Take over the modified context."""
+        """Apply the modified context."""
         self.peer = None
         self._choose_executor()
         if self.ctx.servtype == ST_UD and self.nic.datagrams is not None:
@@ -356,13 +355,13 @@ class DeviceQp(QueuePair):
             self.executor = device.add(self, block)
 
     def on_modify(self, old_state: int, now_ns: int) -> None:
-        """Act on a change of the context, and put it under congestion control once it may send."""
+        """Act on a change of the context, and start congestion control once it may send."""
         super().on_modify(old_state, now_ns)
         if self.ctx.state == RTS and old_state == RTR:
             self.nic.congestion.begin(self)
 
     def reload(self, now_ns: int) -> None:
-        """Read the context again: it was changed outside any transition."""
+        """Reload the context, which was changed outside a transition."""
         ctx, nic = self.ctx, self.nic
         old = self.shown_state
         known = ctx.servtype in SERVICE_CODES
@@ -383,9 +382,9 @@ class DeviceQp(QueuePair):
             nic.schedule(self)
 
     def fail_context(self, field: str) -> None:
-        """Fail this queue pair only: a field of its context was given an invalid value past all checks."""
+        """Fail this queue pair only, because a field of its context got an invalid value that bypassed all checks."""
         self.explain(reasons.CONTEXT_VALUE, qpn=self.number, field=field, value=getattr(self.ctx, field))
-        self.ctx.local_qpn = self.number  # the program gets the event by this number
+        self.ctx.local_qpn = self.number  # the event is reported to the program with this number
         if self.shown_state == ERR:
             self.stop(ERR)
         else:
@@ -393,7 +392,7 @@ class DeviceQp(QueuePair):
         self._choose_executor()
 
     def _place_rings(self) -> bool:
-        """Continue in the rings that the context names now. Return false if they are not usable."""
+        """Switch to the rings in the context. Return false if they are not usable."""
         ctx, rings = self.ctx, self._memory.rings()
         if not 0 < rings.sq_entries <= self._most or self.requester.fetch_index >= rings.sq_entries:
             return False
@@ -406,7 +405,7 @@ class DeviceQp(QueuePair):
         return True
 
     def _acknowledge(self, now_ns: int) -> None:
-        """Acknowledge the PSNs before the oldest unacknowledged PSN, which was written to the context. It must have
+        """Acknowledge the PSNs before a new oldest unacknowledged PSN that was written to the context and must have
         been sent."""
         requester, ctx = self.requester, self.ctx
         psn = ctx.last_acked_psn & PSN_MASK
@@ -417,7 +416,8 @@ class DeviceQp(QueuePair):
             ctx.last_acked_psn = requester.una
 
     def comes_from_peer(self, flow: Flow) -> bool:
-        """Return whether packets on ``flow`` are for this queue pair: from its peer's address to its own, or UD."""
+        """Return whether packets on ``flow`` are for this queue pair: from its peer's address to its own, or any for
+        UD."""
         path = self.flow
         if path is None or (self.opcodes != UD and (path.dst != flow.src or path.src != flow.dst)):
             return False
@@ -425,7 +425,7 @@ class DeviceQp(QueuePair):
         return True
 
     def flow_to(self, message: Message) -> Flow:
-        """Return the path to a message's destination, which the engine knows from then on."""
+        """Return the path to a message's destination, and add it to the engine."""
         flow = super().flow_to(message)
         if self.executor is not None and flow.dst not in NOWHERE:
             self.executor.add_destination(message, flow, self.nic.max_segments(flow, False))
@@ -433,7 +433,7 @@ class DeviceQp(QueuePair):
 
     @property
     def receive_pd(self) -> int:
-        """Return the protection domain of its receive entries: a shared receive queue has its own."""
+        """Protection domain of its receive entries; a shared receive queue has its own."""
         return self.ctx.pd if self.srq is None else self.srq.pd
 
     # ----------------------------------------------------------------------------------- XRC (IBA annex A14)
@@ -445,22 +445,22 @@ class DeviceQp(QueuePair):
         return srq if srq is not None and srq.xrcd == self.xrcd and not srq.failed else None
 
     def use_srq(self, packet: Packet) -> bool:
-        """Take the shared receive queue that an XRC request names; return false if there is none in the domain, or if
-        the packet is of another SRQ than its message began with."""
+        """Use the shared receive queue that an XRC request names; return false if it is not in the domain, or if the
+        packet names another SRQ than the first packet of its message."""
         srq = self._srq_of(packet)
         if srq is not None and packet.row.start:
             self.srq = self.rq = self.responder.rq = srq
         return srq is not None and srq is self.srq
 
     def leave_srq(self, srq: SharedReceiveQueue) -> None:
-        """Forget an SRQ that is being destroyed; a message that is open there is refused with its next packet."""
+        """Stop using an SRQ that is being destroyed; the next packet of an open message for it is refused."""
         if self.xrc_target and self.srq is srq:
             self.responder.release()
             self.srq = None
 
     @property
     def request_pd(self) -> int:
-        """Protection domain of the memory that the open request may access: that of its SRQ, if it is of XRC."""
+        """Protection domain of the memory that the open request may access; for XRC, that of its SRQ."""
         return self.receive_pd if self.xrc_target else self.ctx.pd
 
     def pd_of(self, packet: Packet) -> int:
@@ -471,26 +471,26 @@ class DeviceQp(QueuePair):
         return 0 if srq is None else srq.pd
 
     def reply_pd(self, rkey: int) -> int:
-        """Return the protection domain of the memory that is being read: with XRC, the key was checked when the request
-        came."""
+        """Return the protection domain of memory that is read; for XRC, the key was checked when the request
+        arrived."""
         if not self.xrc_target:
             return self.ctx.pd
         entry = self.host.memory.lookup(rkey)
         return 0 if entry is None else entry.pd
 
     def handle_timer(self, now_ns: int) -> None:
-        """Handle the deadline if it has come; the engine handles it if it can."""
+        """Handle the timer if it has expired, by the engine if it can."""
         if self.executor is None or not self.executor.timeout(now_ns):
             super().handle_timer(now_ns)
 
     def forget_why(self) -> None:
-        """Forget the reason, and let the engine leave dropped packets to the reference again, once for each line that
-        may be shown."""
+        """Clear the reason, and let the engine punt dropped packets to the reference again, once for each line that may
+        be shown."""
         super().forget_why()
         self.explains = 1 if self.uar.tell is None else MOST_LINES
 
     def explain(self, reason: Reason, about: str = "", /, **values: object) -> None:
-        """Note why something fails, and tell the program's user if the program asked for that."""
+        """Record a failure reason, and show it to the program's user if requested."""
         super().explain(reason, about, **values)
         tell = self.uar.tell
         if tell is not None and self.why is not None:
@@ -499,7 +499,7 @@ class DeviceQp(QueuePair):
             self.explains -= 1
 
     def ask_peer(self, silent: bool) -> str:
-        """Return the peer's reason for refusing, or for its silence, if the peer belongs to the same user."""
+        """Return the peer's reason for refusing or not answering, if the peer belongs to the same user."""
         find = self.nic.find_peer
         if find is None or self.flow is None:
             return ""
@@ -516,7 +516,7 @@ class DeviceQp(QueuePair):
         return why
 
     def stop(self, state: int) -> None:
-        """Enter an error state, and show it."""
+        """Enter an error state and publish it."""
         if self.nic.stopped is not None:
             self.nic.stopped(self.number)
         super().stop(state)
@@ -524,7 +524,7 @@ class DeviceQp(QueuePair):
         self.regs.set(QUEUE_STATE, state)
 
     def show(self) -> None:
-        """Bring SQ_HEAD and QUEUE_STATE up to date."""
+        """Update SQ_HEAD and QUEUE_STATE in the queue block."""
         head = self.requester.sq_head
         if head != self.shown_head:
             self.shown_head = head

@@ -1,4 +1,4 @@
-"""Receive path: bursts by the fast paths first, other packets by the full path, and frames of other protocols."""
+"""Receive path: fast paths for bursts, the full path for other packets, and frames of other protocols."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _same_partition(one: int, other: int) -> bool:
 
 
 class Receiving:
-    """Receive path of one NIC. Nothing that arrives raises; work per burst is bounded by its packets."""
+    """Receive path of one NIC. Input never raises an exception; work per burst is bounded by its packets."""
 
     __slots__ = ("_icrc", "_nic")
 
@@ -47,14 +47,15 @@ class Receiving:
         self._icrc = IcrcCheck(nic.tally, self._sender_counts)
 
     def take_other(self, frame: bytes | bytearray | memoryview, now_ns: int) -> None:
-        """Take a frame that is not RDMA: to the non-RDMA channel (004 7.6)."""
+        """Pass a non-RDMA frame to the non-RDMA channel (004 7.6)."""
         if not self._nic.enabled:
             self._nic.counters.bump(DropReason.DISABLED.value)
         elif self._nic.non_rdma.put(frame, now_ns):
             self._nic.globals.raise_cause(IRQ_NON_RDMA)
 
     def take_frame(self, packet: memoryview, now_ns: int) -> None:
-        """Take a whole packet, from its IP header on: RDMA by its UDP port, or for the non-RDMA channel (004 7.3)."""
+        """Process a whole packet, from its IP header on: as RDMA by its UDP port, else for the non-RDMA channel (004
+        7.3)."""
         try:
             datagram = parse_ip(packet, self._nic.config.port)
         except Exception as error:  # noqa: BLE001 - the last guard
@@ -69,7 +70,8 @@ class Receiving:
         self.take(RxBurst(flow, payload, size, size, ident, frag, *how), now_ns)
 
     def take(self, burst: RxBurst, now_ns: int, start: int = 0) -> None:
-        """Take a received burst, from byte ``start`` on. A bad packet bumps a drop counter and has no other effect."""
+        """Process a received burst, from byte ``start`` on. A bad packet increments a drop counter and has no other
+        effect."""
         nic = self._nic
         nic.now_ns = now_ns
         if not nic.enabled:
@@ -82,7 +84,7 @@ class Receiving:
         qps = nic.running
         marked = burst.ecn == CE
         learning = burst.ident is None and not flow.settled
-        # the fast paths take only packets with the guessed IP ID: not those of a sender that counts up
+        # the fast paths only accept packets with the predicted IP ID, not those of a sender that counts up
         guessed = not learning or flow.idents is None or flow.idents.small
         packets = 0
         while start < length:
@@ -130,11 +132,11 @@ class Receiving:
         nic.note_traffic(now_ns)
 
     def take_packet(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
-        """Take one packet by the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
+        """Process one packet on the full path: ICRC, header, queue pair, state, service, address, P_Key (004 7.3)."""
         size = len(view)
         if size > MAX_UDP_PAYLOAD or size & 3:
             # Headers, padded payload and ICRC are whole words. Seeds and residues are cached by length, so a peer must
-            # not fill those caches with lengths that no packet has.
+            # not fill those caches with invalid lengths.
             self._nic.counters.bump((DropReason.TOO_LONG if size > MAX_UDP_PAYLOAD else DropReason.BAD_LENGTH).value)
             return
         try:
@@ -152,22 +154,22 @@ class Receiving:
             self._nic.counting(address)
 
     def share_idents(self, other: Receiving) -> None:
-        """Share another NIC's knowledge of how peers count IP IDs: both receive at one address."""
+        """Share another NIC's state of peers' IP IDs, since both receive at one address."""
         self._icrc.pairs = other._icrc.pairs
 
     def learn(self, burst: RxBurst, count: int) -> None:
-        """Note ``count`` packets, taken elsewhere, with the IP IDs that a path expects."""
+        """Record ``count`` packets with expected IP IDs that other code processed."""
         self._icrc.learn(burst, count)
 
     def _take_confirmed(self) -> None:
-        """Take packets that were held for their IP IDs; a queue pair may have gone meanwhile."""
+        """Process packets that were held because of their IP IDs; their queue pair may be gone."""
         confirmed, self._icrc.confirmed = self._icrc.confirmed, []
         for held in confirmed:
             dqpn = _DQPN.unpack_from(held.packet, _DQPN_AT)[0] & _QPN_MASK
             self._take_right(self._nic.running.get(dqpn), dqpn, held.burst, held.packet, 0)
 
     def _take_right(self, qp: DeviceQp | None, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> None:
-        """Take one packet whose ICRC is right."""
+        """Process one packet whose ICRC is right."""
         size = len(view)
         try:
             packet = parse(view)
@@ -190,7 +192,7 @@ class Receiving:
         elif row.service != qp.opcodes and packet.opcode != CNP:
             self._nic.counters.bump(DropReason.WRONG_SERVICE.value)
         elif flow is not qp.peer and not qp.comes_from_peer(flow):
-            if qp.explains:  # a flood of wrong packets must not cost more
+            if qp.explains:  # a flood of wrong packets must stay cheap
                 qp.explain(reasons.WRONG_PEER, got=address_text(flow.src), peer=qp.peer_text)
             self._nic.counters.bump(DropReason.WRONG_ADDRESS.value)
         elif packet.pkey != qp.pkey and not _same_partition(packet.pkey, qp.pkey):
@@ -206,7 +208,7 @@ class Receiving:
                 qp.show()
 
     def _take_elsewhere(self, packet: Packet, dqpn: int) -> None:
-        """Take a packet that is not for a program's queue pair: for QP1, for a multicast group, or for none."""
+        """Process a packet for QP1, a multicast group, or an unknown queue pair."""
         if dqpn == GSI_QPN:
             self._nic.gsi.receive(packet, self._nic.now_ns)
             return

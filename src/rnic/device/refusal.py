@@ -6,9 +6,9 @@ from rnic.spec.reasons import Reason
 
 
 class Refused(Exception):  # noqa: N818 - it never leaves the command unit
-    """The command ends with ``status`` and has changed nothing.
+    """Ends a command with ``status``, with nothing changed.
 
-    ``reason`` and ``text`` say why, if that adds to the status (:mod:`rnic.spec.reasons`).
+    ``reason`` and ``text`` give the reason, if it is more specific than the status (:mod:`rnic.spec.reasons`).
     """
 
     def __init__(self, status: int, reason: Reason | None = None, **values: object) -> None:

@@ -1,4 +1,4 @@
-"""Objects of a device: the numbers in use, their owners, and the objects themselves."""
+"""Objects of a device: allocated numbers, their owners, and the objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG_MAX_PDS = 12
 LOG_MAX_SRQS = 12
 MAX_SEGMENTS = 1 << 15
 MAX_MTT_ENTRIES = 1 << 18
-"""Page list entries of all segments in total (``hardware.md`` 2b)."""
+"""Most page list entries of all segments in total (``hardware.md`` 2b)."""
 
 Queue = DeviceQp | CompletionQueue | EventQueue | SharedReceiveQueue
 
@@ -32,7 +32,7 @@ Queue = DeviceQp | CompletionQueue | EventQueue | SharedReceiveQueue
 class KeyRecord:
     """An allocated key index: its owner, the key as allocated, and its region or window, if any.
 
-    ``segment`` is the page list that a region uses, 0 for one that lies in one piece.
+    ``segment`` is the page list of a region, 0 for a contiguous one.
     """
 
     __slots__ = ("entry", "key", "owner", "segment")
@@ -94,13 +94,13 @@ class Resources:
         self.eqs: dict[int, EventQueue] = {}
         self.srqs: dict[int, SharedReceiveQueue] = {}
         self.blocks: dict[int, Queue] = {}
-        """The queue in each block that holds one."""
+        """Queue in each block that has one."""
         self.pd_users: dict[int, int] = {}
         """Number of objects in each protection domain that has any."""
         self.keys: dict[int, KeyRecord] = {}
         """Allocated memory keys by index."""
         self.segments: dict[int, Segment] = {}
-        """Page lists that hold any page, by number."""
+        """Nonempty page lists by number."""
         self.pools = {
             cmd.RES_UAR_BLOCK: NumberPool(GLOBAL_BLOCKS, self.uar_blocks - GLOBAL_BLOCKS),
             cmd.RES_PD: NumberPool(1, 1 << LOG_MAX_PDS),
@@ -118,7 +118,7 @@ class Resources:
         return sum(len(segment.pages) for segment in self.segments.values())
 
     def own(self, uar: Uar, kind: int, number: int) -> None:
-        """Refuse a number that ``uar`` does not own: BAD_RESOURCE for one that the device keeps for itself."""
+        """Refuse a number that ``uar`` does not own: BAD_RESOURCE for one reserved by the device."""
         pool = self.pools[kind]
         if pool.owners.get(number) is not uar:
             raise Refused(cmd.ST_BAD_RESOURCE if 0 <= number < pool.first else cmd.ST_BAD_INDEX)
@@ -136,12 +136,12 @@ class Resources:
             del self.pd_users[pd]
 
     def occupy(self, block: int, queue: Queue, doors: Doors) -> None:
-        """Put a queue into a block, whose registers software may store to from now on."""
+        """Assign a queue to a block and enable software's stores to its registers."""
         self.blocks[block] = queue
         self.doorbells.doors[block] = doors
 
     def vacate(self, queue: Queue) -> None:
-        """Take a queue out of its block; the registers read 0."""
+        """Remove a queue from its block; its registers read 0."""
         block = queue.regs.block
         del self.blocks[block]
         del self.doorbells.doors[block]

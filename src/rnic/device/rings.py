@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ring_status(memory: MemoryTable, uar: Uar, values: Mapping[str, int]) -> int:
-    """Return what is wrong with the ring of a CQC or EQC, a command status; ``ST_OK`` if nothing is."""
+    """Check the ring of a CQC or EQC; return a command status, ``ST_OK`` if it is valid."""
     if not 1 <= values["logsize"] <= LOG_MAX_CQ:
         return cmd.ST_BAD_SIZE
     start, length, key = values["start"], 1 << CQE_SHIFT + values["logsize"], values["lkey"]

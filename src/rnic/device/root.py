@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @view(DEVICE)
 class Root:
-    """Offsets of all tables in ``arena``; the record is at its start, so nothing may be allocated before."""
+    """Offsets of all tables in ``arena``; the record is at its start, so it must be allocated first."""
 
     __slots__ = ("words",)
 

@@ -1,10 +1,10 @@
-"""Choose the queue pair that sends next: deficit round robin by bytes, between programs, and between the queue
-pairs of each.
+"""Select the queue pair that sends next: deficit round robin by bytes, among programs, and among the queue pairs of
+each.
 
 A program's share does not depend on how many queue pairs it has, nor a queue pair's on the size of its messages.
-A program with nothing to send saves no credit. But a program that had nothing to send is a *newcomer*: it may send a
-little before those in the rotation continue, since a short message would otherwise wait for the turns of all busy
-programs. Newcomers together send no more than the others do, however often a program stops and comes again.
+An idle program accumulates no credit. But a program that becomes busy is a *newcomer*: it may send a little before
+those in the rotation continue, since a short message would otherwise wait for the turns of all busy programs. Newcomers
+together send no more than the others, even if a program stops and restarts often.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _IN_ROTATION, _NEWCOMER = 1, 2
 
 @view(SCHEDULER)
 class Scheduler(Record):
-    """Queue pairs with something to send, named by the offsets of their records.
+    """Queue pairs with something to send, referred to by the offsets of their records.
 
-    A queue pair's own share is its word ``turn``, in bytes; ``deficit`` is the number of bytes that it may still send.
+    A queue pair's quantum is its word ``turn``, in bytes; ``deficit`` is the number of bytes that it may still send.
 
     Args:
-        arena: where all records lie.
-        quantum: bytes that a program may send before the next has its turn.
+        arena: arena of all records.
+        quantum: bytes that a program may send before the next program.
 
     Raises:
         MemoryError: the arena is full.
@@ -59,7 +59,7 @@ class Scheduler(Record):
     over: Word
 
     def __new__(cls, arena: Arena, quantum: int) -> Self:
-        """Take a record of the arena."""
+        """Allocate the record in the arena."""
         at = arena.take(SCHEDULER.size, "the scheduler")
         self = super().__new__(cls, arena.memory, at)
         self.record = at
@@ -78,11 +78,11 @@ class Scheduler(Record):
         """Records of the programs that have queue pairs, by number."""
 
     def __len__(self) -> int:
-        """Return the number of queue pairs that wait."""
+        """Return the number of waiting queue pairs."""
         return self.count
 
     def enroll(self, qp: int, program: int, turn: int) -> None:
-        """Enroll ``qp``, a queue pair of a program, with a share of ``turn`` bytes; it does not wait.
+        """Register ``qp``, a queue pair of a program, with a quantum of ``turn`` bytes; it does not wait yet.
 
         Raises:
             MemoryError: the arena is full.
@@ -149,7 +149,7 @@ class Scheduler(Record):
     def take(self) -> int:
         """Return the queue pair whose turn it is; at least one must wait. :meth:`spend` ends the turn.
 
-        A program that sent more than its share, by at most a packet if others waited, skips turns to make up for it.
+        A program that sent more than its quantum, by at most a packet if others waited, skips turns to compensate.
         """
         cells, signed = self._cells, self._signed
         while True:
@@ -195,7 +195,7 @@ class Scheduler(Record):
         signed[credit] = min(signed[credit] + (-size if newcomer else size), self.quantum)
         self.turn = 0
         if again:
-            if signed[own] > 0:  # its program's share was over before its own
+            if signed[own] > 0:  # its program's deficit was used up before its own
                 lists.insert(cells, at + _QUEUE, _LINK, qp, 0)
             else:
                 lists.append(cells, at + _QUEUE, _LINK, qp)
@@ -209,7 +209,7 @@ class Scheduler(Record):
             self._list(program, self.quantum + (0 if alone else min(deficit, 0)))
 
     def remove(self, qp: int) -> None:
-        """Remove ``qp``, which waits, from the queue."""
+        """Remove a waiting queue pair from the queue."""
         cells = self._cells
         program = cells[(qp >> WORD_SHIFT) + _QP_PROGRAM]
         at = program >> WORD_SHIFT

@@ -1,4 +1,4 @@
-"""Send path: takes doorbells, and gives turns to queue pairs with something to send."""
+"""Send path: handles doorbells, and gives turns to queue pairs with something to send."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _WRITE_BACK_MASK = 0x3FF
 _WRITE_BACK_QPS = 4
-"""Every 1024 calls of ``produce``, this many queue pairs have their state and PSNs written back."""
+"""Number of queue pairs whose state and PSNs are written back every 1024 calls of ``produce``."""
 
 
 def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int:
-    """Send the requests that the engine supports by the engine, the rest by the reference."""
+    """Send requests by the engine as far as it supports them, the others by the reference."""
     executor = qp.executor
     if executor is None:
         return qp.produce_requests(now_ns, budget, out)
@@ -33,21 +33,21 @@ def _requests(qp: DeviceQp, now_ns: int, budget: int, out: list[TxBurst]) -> int
 
 
 def _replies(qp: DeviceQp, budget: int, out: list[TxBurst]) -> int:
-    """Send replies by the engine if it supports all that wait, else by the reference."""
+    """Send replies by the engine if it supports all waiting ones, else by the reference."""
     made = 0 if qp.executor is None else qp.executor.reply(budget, out)
     return made or qp.produce_replies(budget, out)
 
 
 STEP_FIRST, STEP_REQUESTS, STEP_REST = range(3)
-"""Point at which a turn continues: at its beginning, among its requests, after them."""
+"""Point at which a turn continues: at its start, among its requests, or after them."""
 
 
 class Sending:
     """Send path of one NIC.
 
-    ``qps`` has its queue pairs by the offsets of their records, as ``scheduler`` names them. ``failed_cqs`` holds CQs
-    that could not take an entry, whose queue pairs fail; ``final_bursts`` holds bursts of queue pairs that have no more
-    turns. Both go first. C keeps references to the two lists: they are never replaced.
+    ``qps`` has its queue pairs by record offset, as in ``scheduler``. ``failed_cqs`` has overflowed CQs, whose queue
+    pairs fail; ``final_bursts`` has bursts of queue pairs without further turns. Both are handled first. C keeps
+    references to the two lists, so they are never replaced.
     """
 
     __slots__ = ("_doorbells", "_nic", "_turns", "failed_cqs", "final_bursts", "qps", "scheduler")
@@ -62,14 +62,14 @@ class Sending:
         self._turns = 0
 
     def has_work(self) -> bool:
-        """True if :meth:`produce` has something to do now."""
+        """True if :meth:`produce` has work to do now."""
         return bool(self.scheduler.count or self._doorbells.rung or self.failed_cqs or self.final_bursts)
 
     def produce(self, now_ns: int, budget: int = 256) -> list[TxBurst]:
-        """Take the doorbells that were rung, then give queue pairs with work their turns, as :class:`Scheduler` says.
+        """Handle rung doorbells, then give turns to queue pairs with work, in the order of :class:`Scheduler`.
 
         Args:
-            budget: about how many packets to send at most.
+            budget: approximate limit of packets to send.
         """
         if self._nic.held:
             self._nic.now_ns = now_ns
@@ -93,7 +93,7 @@ class Sending:
             if deferred:
                 later.append(qp)
             packets += count
-            sent += count or 1  # a turn without a packet costs too
+            sent += count or 1  # a turn without a packet costs, too
         if scheduler.over:
             scheduler.over = 0
         for qp in later:
@@ -122,7 +122,7 @@ class Sending:
         return out
 
     def write_back(self) -> None:
-        """Write back state and PSNs of a few queue pairs, however busy the NIC is."""
+        """Write back state and PSNs of a few queue pairs, even if the NIC is busy."""
         with self._nic.guard.around("write-back"):
             self._nic.contexts.write_back(_WRITE_BACK_QPS, _WRITE_BACK_QPS)
 
@@ -138,18 +138,18 @@ class Sending:
         size: int = 0,
         room: int = 0,
     ) -> tuple[int, bool]:
-        """Give a queue pair its turn, or what the engine left of it; an internal error ends it.
+        """Run a queue pair's turn, or the part that the engine left; an internal error ends it.
 
         Args:
             record: offset of the queue pair's record.
-            limit: packets that it may send.
-            step: where it continues, ``STEP_*``.
-            count: packets made before, of ``size`` bytes.
-            room: packets that its requests may have, from ``STEP_REQUESTS`` on.
+            limit: most packets to send.
+            step: step to continue at, ``STEP_*``.
+            count: packets built before, with ``size`` bytes.
+            room: packets that its requests may use, from ``STEP_REQUESTS`` on.
 
         Returns:
-            Packets of the turn, and whether its replies were deferred for new messages: then it is scheduled again at
-                the end.
+            Packets sent in the turn, and whether its replies were deferred for new messages, so it must be scheduled
+            again at the end.
         """
         scheduler, replies = self.scheduler, qp.responder.replies
         made = len(out)
@@ -160,7 +160,8 @@ class Sending:
                     count += qp.produce_requests(now_ns, room, out)
                 else:
                     count += self._first(qp, now_ns, limit, out)
-                # Making the reply would delay the packets just made, and replies are seldom urgent: send it next time.
+                # building the reply would delay the packets just built, and replies are seldom urgent: send it next
+                # time
                 were_deferred = qp.replies_deferred
                 deferred = count > 0 and replies.reply_count > 0 and not were_deferred
                 if deferred or were_deferred:
@@ -180,12 +181,12 @@ class Sending:
         return count, deferred
 
     def take_over(self, now_ns: int, out: list[TxBurst], record: int, *turn: int) -> tuple[int, bool]:
-        """Run :meth:`take_turn` for a turn that the engine leaves, from the step that it gives."""
+        """Run :meth:`take_turn` for a turn that the engine punts, from the given step on."""
         return self.take_turn(self.qps[record], now_ns, out, record, *turn)
 
     @staticmethod
     def _first(qp: DeviceQp, now_ns: int, limit: int, out: list[TxBurst]) -> int:
-        """Send the first part of a turn: requests, or replies if they are owed first."""
+        """Send the first part of a turn: requests, or replies if these go first."""
         owes = qp.responder.replies.reply_count > 0 and qp.replies_first
         if qp.cnp_tag or qp.masked or qp.paced:
             return qp.produce_replies(limit, out) if owes and not qp.cnp_tag else 0
@@ -223,7 +224,7 @@ class Sending:
 
     def _ring_qp(self, qp: DeviceQp) -> None:
         if qp.held:
-            return  # it rings again when it is cached
+            return  # the doorbell is rung again when it is cached
         tail = qp.regs.get(SQ_TAIL)
         if self._nic.tracer.enabled:
             self._nic.tracer.event(self._nic.now_ns, "doorbell", qp.ctx.local_qpn, tail=tail)
@@ -233,7 +234,7 @@ class Sending:
             if state != ERR:
                 qp.enter_error()
         elif tail != qp.requester.tail or state == ERR:
-            # in ERR entries posted to the receive queue are flushed as well
+            # in ERR, entries posted to the receive queue are also flushed
             qp.doorbell(tail)
 
     def _fail_users(self) -> None:

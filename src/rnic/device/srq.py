@@ -1,4 +1,4 @@
-"""Shared receive queues: a receive ring that many queue pairs take from, with a limit event."""
+"""Shared receive queues: a receive ring for many queue pairs, with a limit event."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def receive_ring(
     kind: type[ReceiveRing] = ReceiveRing,
     port: DmaPort | None = None,
 ) -> ReceiveRing:
-    """Return a receive ring whose tail and head are registers of a queue block; show base, size and stride there."""
+    """Return a receive ring with tail and head in registers of a queue block; publish base, size and stride there."""
     show_ring(regs, base, entries, stride)
     memory = regs.uar.port if port is None else port
     return kind(memory, base, entries, stride, partial(regs.get, RQ_TAIL), partial(regs.set, RQ_HEAD))
 
 
 def show_ring(regs: Registers, base: int, entries: int, stride: int) -> None:
-    """Show a receive ring in its queue block."""
+    """Publish a receive ring in its queue block."""
     regs.set(RQ_BASE_LO, base & 0xFFFF_FFFF)
     regs.set(RQ_BASE_HI, base >> 32)
     regs.set(RQ_SIZE, entries)
@@ -50,12 +50,12 @@ def show_ring(regs: Registers, base: int, entries: int, stride: int) -> None:
 
 @view(SRQ, "SharedReceiveQueue")
 class SharedReceiveQueue:
-    """One SRQ, the transport's :class:`~rnic.transport.host.ReceiveSource`. ``users`` counts its queue pairs.
+    """One SRQ; implements :class:`~rnic.transport.host.ReceiveSource`. ``users`` counts its queue pairs.
 
-    Its entries are of its own protection domain, whichever queue pair takes them (IBA ch. 10). ``record`` is the
-    offset of its record in the arena; ``failed``, which refuses new queue pairs, is kept apart from QUEUE_STATE, where
-    software may store anything. ``xrcd`` and ``cqn`` are the XRC domain that it is in, and the CQ of its receives
-    there; 0 for an SRQ of RC queue pairs.
+    Its entries belong to its own protection domain, regardless of the queue pair that takes them (IBA ch. 10).
+    ``record`` is the offset of its record in the arena. ``failed``, which refuses new queue pairs, is separate from
+    QUEUE_STATE, to which software may store anything. ``xrcd`` and ``cqn`` are its XRC domain and the CQ of its
+    receives; 0 for an SRQ of RC queue pairs.
 
     Raises:
         MemoryError: the arena is full.
@@ -104,7 +104,7 @@ class SharedReceiveQueue:
         self._returned: deque[ReceiveWqe] = deque()
 
     def take(self) -> ReceiveWqe | None:
-        """Return the next posted entry; raise the limit event, once, when fewer than the limit are left."""
+        """Return the next posted entry; raise the limit event once when fewer entries than the limit are left."""
         wqe = self._returned.popleft() if self.returned else self.ring.take()
         self.returned = len(self._returned)
         if wqe is not None:
@@ -119,7 +119,7 @@ class SharedReceiveQueue:
         return self.ring.available() + len(self._returned)
 
     def kept_back(self, most: int) -> int:
-        """Return the number of these entries that are kept in reserve: 0 for a ring that holds no more."""
+        """Return how many of ``most`` entries to keep back: 0 if the ring is too short."""
         return self.ring.kept_back(most)
 
     def readable(self) -> bool:
@@ -127,14 +127,14 @@ class SharedReceiveQueue:
         return bool(self.returned) or self.ring.readable()
 
     def give_back(self, wqe: ReceiveWqe) -> None:
-        """Give back the entry of a queue pair that was reset in the middle of a message: it will not complete, so
-        others may use it."""
+        """Return the entry of a queue pair that was reset within a message: it will not complete, so others may use
+        it."""
         self._returned.append(wqe)
         self.returned += 1
         self.taken -= 1
 
     def ring_limit(self) -> bool:
-        """Take over the limit that software stored to SRQ_LIMIT. Return false, unchanged, if the ring has fewer
+        """Apply the limit that software stored to SRQ_LIMIT. Return false, with nothing changed, if the ring has fewer
         entries."""
         limit = self.regs.get(SRQ_LIMIT)
         if limit >= self.ring.entries:
@@ -144,7 +144,7 @@ class SharedReceiveQueue:
         return True
 
     def free(self) -> None:
-        """Free its record: the queue is destroyed."""
+        """Free its record when the queue is destroyed."""
         self._host.arena.free(self.record, SRQ.size)
 
     def arm(self, limit: int) -> None:

@@ -26,9 +26,9 @@ _DONE: Answer = (0, b"")
 
 
 def init_hca(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Start the device with its context tables; a second time is BAD_SYS_STATE.
+    """Start the device with its context tables; BAD_SYS_STATE if it is started already.
 
-    BAD_PARAM if tables overlap or are not aligned, or a waiting page lies in none of them.
+    BAD_PARAM if tables overlap or are not aligned, or a waiting page is outside of them.
     """
     if len(inbox) != INIT_HCA.size:
         raise Refused(cmd.ST_BAD_SIZE)
@@ -71,10 +71,10 @@ def init_port(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, in
 
 
 def close_port(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Close port ``in_modifier``: nothing is sent, received packets are dropped.
+    """Close port ``in_modifier``: send nothing and drop received packets.
 
-    RESOURCE_BUSY while another program has the device open; the port opens again when another program opens the device,
-    or when this one is gone.
+    RESOURCE_BUSY while another program has the device open; the port reopens when another program opens the device, or
+    when this one is gone.
     """
     _port_command(in_modifier)
     if not nic.globals.close_port(uar.program):
@@ -94,19 +94,19 @@ def _runs(count: int, inbox: bytes) -> list[Run]:
 
 
 def map_icm(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Lend the device ``in_modifier`` runs of pages as context memory of kind ``op_modifier``."""
+    """Map ``in_modifier`` runs of pages as context memory of kind ``op_modifier``."""
     nic.resources.icm.map(uar, op_modifier, _runs(in_modifier, inbox))
     return _DONE
 
 
 def unmap_icm(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Take context memory back; contexts there are lost to memory (:meth:`rnic.device.icm.Icm.unmap`)."""
+    """Unmap context memory; contexts there lose their host memory (:meth:`rnic.device.icm.Icm.unmap`)."""
     nic.resources.icm.unmap(uar, op_modifier, _runs(in_modifier, inbox))
     return _DONE
 
 
 def mad_ifc(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Pass a management datagram to the port's own agent; the outbox is its answer."""
+    """Pass a management datagram to the port's agent; the outbox is its response."""
     if len(inbox) != MAD_BYTES:
         raise Refused(cmd.ST_BAD_SIZE)
     _port_command(in_modifier)
@@ -117,12 +117,12 @@ def mad_ifc(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbo
 
 
 def conf_special_qp(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Refuse: QP0 and QP1 are the device's own (004 7.2); their datagrams go through MAD_IFC."""
+    """Refuse the command: QP0 and QP1 belong to the device (004 7.2); their datagrams go through MAD_IFC."""
     raise Refused(cmd.ST_BAD_RESOURCE)
 
 
 def mgid_hash(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Return the 16-bit hash of a multicast GID, by which a driver's own table would find the group."""
+    """Return the 16-bit hash of a multicast GID, for lookup in a driver's own group table."""
     if len(inbox) != 16:
         raise Refused(cmd.ST_BAD_SIZE)
     if not is_multicast(inbox):
@@ -131,7 +131,7 @@ def mgid_hash(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, in
 
 
 def set_weight(nic: CommandHost, uar: Uar, in_modifier: int, op_modifier: int, inbox: bytes) -> Answer:
-    """Set a queue pair's share of turns, 1 to 16; the default is 1."""
+    """Set a queue pair's scheduler weight, 1 to 16; the default is 1."""
     nic.resources.own(uar, cmd.RES_QP, in_modifier)
     qp = nic.resources.qps.get(in_modifier)
     if qp is None:

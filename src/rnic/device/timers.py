@@ -1,4 +1,4 @@
-"""Deadlines of queue pairs: a binary heap of their records, so that idle queue pairs cost nothing."""
+"""Timers of queue pairs: a binary heap of their records, so that idle queue pairs cost nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Timers:
     armed again.
 
     Args:
-        arena: where the heap and all records lie.
+        arena: arena of the heap and all records.
         capacity: maximum number of queue pairs.
 
     Raises:
@@ -52,7 +52,7 @@ class Timers:
         return TIMERS.size + WORD_BYTES * (capacity + 8)
 
     def arm(self, qp: int, deadline_ns: int) -> None:
-        """Wake ``qp`` at ``deadline_ns``, which lies before its ``armed_ns``."""
+        """Wake ``qp`` at ``deadline_ns``, which is earlier than its ``armed_ns``."""
         cells = self._cells
         at = qp >> WORD_SHIFT
         cells[at + _ARMED] = deadline_ns

@@ -1,7 +1,7 @@
-"""A driver's window of queue blocks: 32-bit registers in shared bytes, and the doorbells rung there.
+"""A driver's window of queue blocks: 32-bit registers in shared memory, and their doorbells.
 
-One window per opened context. Blocks are numbered device-wide and a block has the same offset in every window, so that
-its number finds it; a window is sparse memory of which a driver touches only its own blocks.
+There is one window per open context. Blocks are numbered device-wide, and a block has the same offset in every window,
+given by its number. A window is sparse memory of which a driver only touches its own blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rnic.state.arena import private_memory
 U32 = struct.Struct("<I")
 
 GLOBAL_BLOCKS = GLOBAL_BYTES // BLOCK_BYTES
-"""Blocks at the start of a window that hold the global registers."""
+"""Number of blocks at the start of a window that the global registers occupy."""
 
 Doors = dict[int, bool]
 """Registers that software may store to, by offset; true if a store rings a doorbell."""
@@ -49,10 +49,10 @@ SRQ_DOORS = _doors(SRQ_BLOCK, SRQ_LIMIT)
 
 
 class Doorbells:
-    """Blocks in which a doorbell was rung and that the device has not handled since.
+    """Blocks with rung doorbells that the device has not handled yet.
 
-    A driver's thread rings while the device's thread takes. A store happens before its ring, and the device forgets a
-    ring before it reads the register, so no store is missed.
+    A driver's thread rings while the device's thread takes. A register is stored before its doorbell is rung, and the
+    device clears a doorbell before it reads the register, so no store is missed.
     """
 
     __slots__ = ("_pending", "doors", "rung")
@@ -61,10 +61,10 @@ class Doorbells:
         self.rung: deque[int] = deque()
         self._pending: set[int] = set()
         self.doors: dict[int, Doors] = {}
-        """Registers of each block that holds a queue."""
+        """Writable registers of each block that has a queue."""
 
     def ring(self, block: int) -> None:
-        """Note that a doorbell was rung in a block; once until it is taken."""
+        """Record that a doorbell was rung in a block, once until it is taken."""
         if block not in self._pending:
             self._pending.add(block)
             self.rung.append(block)
@@ -80,7 +80,7 @@ class GlobalRegisters(Protocol):
     """Registers of the global block."""
 
     def read(self, uar: Uar, offset: int, /) -> int:
-        """Answer a load."""
+        """Return a register's value."""
 
     def write(self, uar: Uar, offset: int, value: int, /) -> None:
         """Store a value."""
@@ -90,12 +90,12 @@ class Uar:
     """One driver context's window, and the DMA port to its process.
 
     Args:
-        port: how the device reaches this driver's memory.
-        doorbells: the device's.
-        blocks: blocks in the window.
-        buf: the window's memory, ``blocks * 128`` bytes of zeros; by default the process's own.
+        port: DMA port for this driver's memory.
+        doorbells: doorbells of the device.
+        blocks: number of blocks in the window.
+        buf: the window's memory, ``blocks * 128`` bytes of zeros; by default private memory.
         global_block: the device's global registers, at the start of the window.
-        program: number of the program that owns the context; only compared with others.
+        program: number of the program that owns the context.
     """
 
     __slots__ = (
@@ -126,18 +126,18 @@ class Uar:
         self.port = port
         self.program = program
         self.number = 0
-        """Number of the context among the device's open ones; reused after it is closed."""
+        """Number of the context, unique among the device's open ones; reused after it is closed."""
         self.hcr = Hcr()
         self.blocks = blocks
         self.buf = memoryview(private_memory(blocks * BLOCK_BYTES)) if buf is None else buf
         self._words = shared_words(self.buf)
         self.closed = False
         self.dead = False
-        """True once the device failed under it: commands no longer do anything."""
+        """True once the device has failed, after which commands have no effect."""
         self.tell: Callable[[Reason, str], None] | None = None
-        """Shows the program's user a line that says why something fails, if the program asked for that."""
+        """Shows a failure reason to the program's user, if requested."""
         self.event_queues: dict[int, int] = {}
-        """EQN that each type of asynchronous event goes to (MAP_EQ)."""
+        """EQN by type of asynchronous event (MAP_EQ)."""
         self._doorbells = doorbells
         self._globals = global_block
 
@@ -149,8 +149,7 @@ class Uar:
     def store(self, block: int, register: int, value: int) -> None:
         """Store the low 32 bits of ``value``.
 
-        A store to a read-only register, to an offset that is not a register, or to a block without a queue
-        changes nothing.
+        Stores to a read-only register, an offset that is not a register, or a block without a queue are ignored.
         """
         doorbells = self._doorbells
         doors = doorbells.doors.get(block)
@@ -181,7 +180,7 @@ class Uar:
 
 
 class Registers:
-    """The device's own access to one block, including read-only registers."""
+    """The device's access to one block, including read-only registers."""
 
     __slots__ = ("_words", "at", "block", "buf", "uar")
 

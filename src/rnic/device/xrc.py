@@ -1,6 +1,6 @@
-"""XRC domains: queue pairs and shared receive queues that work together (IBA vol. 1, annex A14).
+"""XRC domains, which connect queue pairs and shared receive queues (IBA vol. 1, annex A14).
 
-A file may name a domain, as in the kernel: all contexts of the device that open it with the same file share it.
+As in the kernel, a file may identify a domain: all contexts of the device that open it with the same file share it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DONE: Answer = (0, b"")
 
 
 class XrcDomain:
-    """One domain: its name, how often each context has opened it, and the objects of each context in it."""
+    """One domain: its file, open counts by context, and object counts by context."""
 
     __slots__ = ("name", "objects", "opened")
 
@@ -46,10 +46,10 @@ class XrcDomains:
         return len(self._domains)
 
     def open(self, uar: Uar, name: tuple[int, int] | None, create: bool, exclusive: bool) -> int:
-        """Return the number of the domain of that name, or of a new one.
+        """Open the domain of a file, or a new one, and return its number.
 
-        The errors are the kernel's: EAGAIN for a name without a domain that is not to be made, EINVAL for a domain that
-        was to be new.
+        The errors are the kernel's: EAGAIN if the domain does not exist and ``create`` is false, EINVAL if it exists
+        and ``exclusive`` is true.
         """
         number = next((at for at, each in self._domains.items() if name is not None and each.name == name), None)
         if number is None:
@@ -69,7 +69,7 @@ class XrcDomains:
         return number
 
     def close(self, uar: Uar, number: int) -> None:
-        """Close a domain; the last context that does frees its number."""
+        """Close a domain; the last context to do so frees its number."""
         self.own(uar, number)
         domain = self._domains[number]
         if domain.opened[uar] == 1:
@@ -92,12 +92,12 @@ class XrcDomains:
         return number in self._domains and uar in self._domains[number].opened
 
     def use(self, uar: Uar, number: int, change: int) -> None:
-        """Count one object more (``change`` 1) or less (-1) of ``uar`` in a domain."""
+        """Change the number of objects of ``uar`` in a domain by ``change``, 1 or -1."""
         objects = self._domains[number].objects
         objects[uar] = objects.get(uar, 0) + change
 
     def forget(self, uar: Uar) -> None:
-        """Close all domains of a context that is gone, whose objects are destroyed."""
+        """Close all domains of a closed context, whose objects are destroyed."""
         for number, domain in list(self._domains.items()):
             domain.opened.pop(uar, None)
             domain.objects.pop(uar, None)

@@ -241,7 +241,7 @@ static uint32_t gid_ifindex(const uint8_t *gid)
 	return index;
 }
 
-/* Return the index of the GID that packets leave from, for librdmacm. */
+/* Return the index of the GID that packets are sent from, for librdmacm. */
 EXPORT uint8_t rnic_own_gid_index(struct ibv_context *verbs)
 {
 	return (uint8_t)own_gid_index(context_of(verbs));
