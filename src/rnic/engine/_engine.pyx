@@ -264,7 +264,7 @@ cdef class Shared:
 
     Args:
         arena: its memory.
-        table: its memory table, whose records lie in ``arena``.
+        table: its memory table, whose records are in ``arena``.
         config: transport settings.
     """
 

@@ -101,7 +101,7 @@ def parse_script(script: Sequence[Mapping[str, object]], seed: int = 0, counts: 
         counts: counters of the rules; new ones by default.
 
     Raises:
-        ValueError: one line naming the rule by its number from 1, the value, and what is allowed.
+        ValueError: one line naming the rule by its number from 1, the value, and the allowed values.
     """
     check_list(script)
     parsed = Script([], [])

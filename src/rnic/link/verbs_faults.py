@@ -350,7 +350,8 @@ def parse_verbs_rules(script: Sequence[Mapping[str, object]], seed: int = 0) -> 
         seed: 64 bits, for rules with a ``probability`` and no seed of their own.
 
     Raises:
-        ValueError: no list, or one line naming the rule by its number from 1, the value, and what is allowed.
+        ValueError: not a list, or a bad rule; one line with the rule's number from 1, the value, and the allowed
+            values.
     """
     check_list(script)
     found = [

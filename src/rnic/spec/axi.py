@@ -26,7 +26,7 @@ class Burst(IntEnum):
 BOUNDARY_BYTES: Final = 4096
 """No burst crosses a multiple of this address (A3.4.1)."""
 MAX_BEATS: Final = 256
-"""Beats of the longest INCR burst."""
+"""Most beats of an INCR burst."""
 MAX_LEN: Final = MAX_BEATS - 1
 """Largest AxLEN: beats less one."""
 MAX_FIXED_BEATS: Final = 16

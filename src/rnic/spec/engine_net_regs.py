@@ -22,7 +22,7 @@ from rnic.spec.registers import Register
 # ---------------------------------------------------------------- fixed values
 
 MAX_UDP_PAYLOAD: Final = 1472
-"""Largest length that META may ask for: an Ethernet payload of 1500 bytes less 28 of IP and UDP headers."""
+"""Largest length in META: an Ethernet payload of 1500 bytes less 28 of IP and UDP headers."""
 MAX_IP_BYTES: Final = 1500
 IP_TTL: Final = 64
 
@@ -138,7 +138,7 @@ STATUS_FIELDS: Final = (
 
 ENCAP_REGISTERS: Final = (
     Register("CTRL", 0x00, "RW", "enable, start, soft reset", ENCAP_CTRL_FIELDS, source=_HERE),
-    Register("STATUS", 0x04, "RO", "what it is doing, and the last error", STATUS_FIELDS, source=_HERE),
+    Register("STATUS", 0x04, "RO", "current state, and the last error", STATUS_FIELDS, source=_HERE),
     Register("META_LEN", 0x08, "RW", "UDP payload bytes for CTRL.start; 16 bits", source=_HERE),
     Register("SRC_IP", 0x0C, "RW", "source address", reset=DEFAULT_SRC_IP, source=_HERE),
     Register("DST_IP", 0x10, "RW", "destination address", reset=DEFAULT_DST_IP, source=_HERE),
@@ -152,7 +152,7 @@ ENCAP_REGISTERS: Final = (
 )
 DECAP_REGISTERS: Final = (
     Register("CTRL", 0x00, "RW", "enable, soft reset", _CONTROL_FIELDS, source=_HERE),
-    Register("STATUS", 0x04, "RO", "what it is doing, and the last error", STATUS_FIELDS, source=_HERE),
+    Register("STATUS", 0x04, "RO", "current state, and the last error", STATUS_FIELDS, source=_HERE),
     Register("RX_SRC_IP", 0x08, "RO", "last good frame: source address", source=_HERE),
     Register("RX_DST_IP", 0x0C, "RO", "last good frame: destination address", source=_HERE),
     Register("RX_SRC_PORT", 0x10, "RO", "last good frame: source port", source=_HERE),

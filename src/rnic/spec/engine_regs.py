@@ -173,7 +173,7 @@ IRQ_FIELDS: Final = (
 
 REGISTERS: Final = (
     Register("CONTROL", 0x00, "RW", "enable, reset, pause, mode, interrupt enable", CONTROL_FIELDS),
-    Register("HW_STATUS", 0x04, "RO", "what the engine is doing, and the last error", HW_STATUS_FIELDS),
+    Register("HW_STATUS", 0x04, "RO", "current state, and the last error", HW_STATUS_FIELDS),
     Register("IRQ_ENABLE", 0x08, "RW", "IRQ_STATUS bits that raise the interrupt"),
     Register("IRQ_STATUS", 0x0C, "W1C", "events since they were last cleared", IRQ_FIELDS),
     Register("SCRATCH0", 0x10, "RW", "stored, no effect"),

@@ -1,4 +1,4 @@
-"""Errors that callers see. Each message is one line: the thing, its value, what is allowed."""
+"""Exceptions for callers. Each message is one line: the object, its value, the allowed values."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ HCR_EVENT: Final = 1 << 22
 
 _CAUSES = (
     ("EVENT", "an event queue got an entry"),
-    ("COMMAND", "a command that asked for an event has ended"),
+    ("COMMAND", "a command that requested an event is complete"),
     ("QP_FAULT", "a queue pair failed (004 7.3)"),
     ("PORT_CHANGE", "the link went up or down"),
     ("FATAL", "the device failed: an event queue cannot be written"),
@@ -185,8 +185,8 @@ GLOBAL_REGISTERS: tuple[Register, ...] = (
         tuple(flag(name, bit, doc, "W1C") for bit, (name, doc) in enumerate(_CAUSES)),
         source="hardware.md 1a (RTL)",
     ),
-    Register("SCRATCH", SCRATCH, "RW", "keeps what is stored"),
-    Register("SCRATCH2", SCRATCH2, "RW", "keeps what is stored"),
+    Register("SCRATCH", SCRATCH, "RW", "scratch, stored without effect"),
+    Register("SCRATCH2", SCRATCH2, "RW", "scratch, stored without effect"),
     Register("HCR_IN_PARAM_HI", HCR_IN_HI, "RW", "address of the input mailbox, high half", source="hardware.md 2a"),
     Register("HCR_IN_PARAM_LO", HCR_IN_LO, "RW", "address of the input mailbox, low half", source="hardware.md 2a"),
     Register("HCR_IN_MODIFIER", HCR_MODIFIER, "RW", "number or key that the command acts on", source="hardware.md 2a"),

@@ -96,7 +96,7 @@ class Payload:
         return True
 
     def window(self, offset: int, length: int) -> memoryview | None:
-        """Return a view of the bytes if they lie in one piece of mapped memory, else ``None``."""
+        """Return a view of the bytes if they are contiguous in mapped memory, else ``None``."""
         if not self.valid:
             return None
         for (va, size, _), entry in zip(self.sges, self.entries, strict=True):

@@ -59,10 +59,10 @@ _V6_EXTENSIONS = (0, 43, 60)
 class Frame:
     """A dissected frame.
 
-    ``kind`` is ``"RoCEv2"`` (or the protocol of the port that was asked for), ``"RoCEv1"``, ``"InfiniBand"``, the
-    name of another protocol, ``"malformed"`` or ``"incomplete"``; ``headers`` the records found in front of the BTH.
-    For the first three, ``payload`` is the captured part of the packet from BTH to ICRC, ``complete`` is true if that
-    is all of it, and ``flow``, ``ident`` and ``frag`` are inputs of the ICRC.
+    ``kind`` is ``"RoCEv2"`` (or the protocol of the requested port), ``"RoCEv1"``, ``"InfiniBand"``, the name of
+    another protocol, ``"malformed"`` or ``"incomplete"``; ``headers`` the records found in front of the BTH. For the
+    first three, ``payload`` is the captured part of the packet from BTH to ICRC, ``complete`` is true if that is all of
+    it, and ``flow``, ``ident`` and ``frag`` are inputs of the ICRC.
     """
 
     __slots__ = ("complete", "flow", "frag", "headers", "ident", "kind", "payload")

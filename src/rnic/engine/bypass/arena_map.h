@@ -1,5 +1,5 @@
-/* Addresses, in this process, of the records, rings and queue blocks of queue pairs. They are found anew whenever the
- * NIC process may have moved them. */
+/* Addresses, in this process, of the records, rings and queue blocks of queue pairs. They are looked up again whenever
+ * the NIC process may have moved them. */
 #ifndef RNIC_ENGINE_ARENA_MAP_H
 #define RNIC_ENGINE_ARENA_MAP_H
 

@@ -62,8 +62,8 @@ void driver_prepare_to_sleep(struct bypass_driver *driver);
 /* Fire an event queue's descriptor from now on, until it is removed. */
 void driver_add_events(struct bypass_driver *driver, struct driver_event_queue *events);
 void driver_remove_events(struct bypass_driver *driver, struct driver_event_queue *events);
-/* Wait until an event queue may have an entry, or another descriptor (-1 for none) is readable, and run the engine
- * meanwhile: 0 or the error number, EIO if the NIC process has gone. */
+/* Run the engine until an event queue may have an entry, or another descriptor (-1 for none) is readable: 0 or the
+ * error number, EIO if the NIC process has gone. */
 int driver_await(struct bypass_driver *driver, struct driver_event_queue *events, int other);
 /* Set the longest time for which driver_await spins before it sleeps, after waits that were no longer; 0 for never. */
 void driver_set_spin(struct bypass_driver *driver, uint64_t ns);

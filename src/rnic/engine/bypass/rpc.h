@@ -16,9 +16,8 @@ struct rpc_reply {
 	int fd_count;
 };
 
-/* Send one message and receive its reply: 0, or the error number, EIO if the NIC process has gone. The reply's
- * descriptors are the caller's unless an error is returned; then `error` and the words in the body say what was
- * refused. */
+/* Send one message and receive its reply: 0, or the error number, EIO if the NIC process has gone. The caller owns the
+ * reply's descriptors unless an error is returned; then `error` and the text in the body explain the refusal. */
 int rpc_call(int socket, uint32_t kind, uint32_t token, const void *body, size_t bytes, const int *fds, int fd_count,
 	     struct rpc_reply *reply);
 void close_fds(struct rpc_reply *reply);

@@ -221,7 +221,7 @@ static int pull_bytes(struct engine_pull *self, const struct engine_by_reference
 	    memcmp(cookie, peer->setup.cookie, sizeof cookie))
 		return -1;
 	atomic_thread_fence(memory_order_acquire);
-	/* an epoch that ended meanwhile has given its memory back, before or after the bytes were read */
+	/* an epoch that ended in between has released its memory, before or after the bytes were read */
 	return by_ref && epoch_of(&peer->in, by_ref->source, by_ref->operation) != by_ref->epoch ? -1 : 0;
 }
 
@@ -463,8 +463,8 @@ static int refuse_bytes(struct engine_pull *self, const struct engine_by_referen
 	return -1;
 }
 
-/* Return whether fault rules strike a packet that a run stands for, as it arrives. Only runs of a connection are
- * judged, and none of more packets than its bytes need. */
+/* Return whether fault rules apply to a packet that a record replaces, on arrival. Only runs of a connection are
+ * judged, and none with more packets than its bytes need. */
 static int is_struck(const struct shm_loopback *shm, const struct engine_by_reference *by_ref)
 {
 	const struct engine_device *device = shm->device;

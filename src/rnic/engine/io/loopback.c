@@ -22,9 +22,8 @@ struct burst {
 };
 
 /* A ring of bursts: `taken` ones that the receiver may still read, then `waiting` ones, from `first` on. The bytes of
- * copied bursts lie in the same order in a byte ring, from the oldest one's to `end`, which may have wrapped. An
- * empty ring begins anew: as long as the receiver keeps up, the same bytes are used again while they are in the near
- * cache. */
+ * copied bursts are in the same order in a byte ring, from the oldest one's to `end`, which may have wrapped. An empty
+ * ring restarts at the beginning, so as long as the receiver keeps up, the same hot bytes are reused. */
 struct loopback {
 	pthread_mutex_t lock;
 	uint8_t *bytes;

@@ -23,9 +23,9 @@ void loopback_close(struct loopback *loopback);
  * sender does not learn of it. */
 int loopback_put(struct loopback *loopback, const struct rx_buffer *rx);
 
-/* Append `count` bursts without a copy: they lie one behind the other in `buffer`, which is from malloc and has `size`
- * bytes. The loopback owns it from now on, and the caller owns the returned buffer. NULL: nothing was appended, since
- * no buffer is free or the loopback is closed. */
+/* Append `count` bursts without a copy: they are contiguous in `buffer`, which is from malloc and has `size` bytes. The
+ * loopback takes ownership of it, and the caller owns the returned buffer. NULL: nothing was appended, because no
+ * buffer is free or the loopback is closed. */
 uint8_t *loopback_trade(struct loopback *loopback, const struct rx_buffer *bursts, unsigned count, uint8_t *buffer,
 			size_t size);
 

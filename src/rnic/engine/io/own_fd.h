@@ -1,10 +1,9 @@
-/* Descriptors of ours in a program that may close any number and open another file under it. `rnic exec` has close and
- * similar calls skip private ones (abi/paths/interpose_close.c). What that does not see (system calls without libc,
- * programs without the preloaded library), an fstat finds: before each use of a descriptor that is rarely used, and
- * every OWN_FD_CHECK_NS and after each sleep for those of the data path. What the program closes and opens anew by raw
- * system calls within that time may get bytes that are not its own. All eventfds and epoll descriptors have one inode:
- * ours that a program closed in this way is told from another one by /proc alone, which is asked before it is closed,
- * but not at each use. */
+/* Our descriptors in a program that may close any descriptor and reuse its number. Under `rnic exec`, close and similar
+ * calls skip private ones (abi/paths/interpose_close.c). Other cases (system calls without libc, programs without the
+ * preloaded library) are detected by fstat: before each use of rarely used descriptors, and every OWN_FD_CHECK_NS and
+ * after each sleep for those of the data path. A file that the program opens by raw system calls under a reused number
+ * within that time may get our data. All eventfds and epoll descriptors share an inode: only /proc distinguishes ours
+ * from another one, which is checked before closing it, but not at each use. */
 #ifndef RNIC_ENGINE_OWN_FD_H
 #define RNIC_ENGINE_OWN_FD_H
 

@@ -141,7 +141,7 @@ static int release_reordered(struct io_poll *round, uint64_t now, struct engine_
 	return reorder_resume(round->reorder, &round->releasing_qp, round->device, now, info);
 }
 
-/* Take packets of a buffer, and held ones that follow them; returns whether the round may go on. */
+/* Process packets of a buffer, and held ones that follow them; returns whether the round may continue. */
 static int take_packets(struct io_poll *round, const struct rx_buffer *rx, uint64_t end, const struct engine_meta *meta,
 			uint64_t now, struct engine_stop_info *info, size_t *taken)
 {

@@ -1,9 +1,9 @@
-/* The reorder buffer of selective repeat: it holds packets beyond a gap until the gap is filled, and then gives them to
- * the engine as if they came just now. It serves queue pairs whose two ends have agreed on that.
+/* The reorder buffer of selective repeat: it holds packets beyond a gap until the gap is filled, and then passes them
+ * to the engine as if just received. It serves queue pairs whose two ends have agreed on this.
  *
- * The queue pair does not know of it: it has passed over such a packet, has sent a NAK (IBA 9.7.5.2), and takes the
- * packet later as from a network that reorders. Its peer sends the missing packet alone (transport/send_queue.py,
- * resend_one). Packets may be dropped from the buffer at any time: the queue pair asks for them again. */
+ * The queue pair is unaware of it: it drops such a packet, sends a NAK (IBA 9.7.5.2), and accepts the packet later as
+ * if the network had reordered it. Its peer retransmits only the missing packet (transport/send_queue.py, resend_one).
+ * Packets may be dropped from the buffer at any time, since the queue pair requests them again. */
 #ifndef RNIC_ENGINE_REORDER_H
 #define RNIC_ENGINE_REORDER_H
 
@@ -33,8 +33,8 @@ struct reorder_buffer {
 /* Return whether packets are held. If none was added for REORDER_NS, drop all. */
 int reorder_has_packets(struct reorder_buffer *reorder, uint64_t now);
 
-/* Hold those packets of a buffer that lie beyond a queue pair's gap; the engine has checked them. Allocates `*reorder`
- * if it is NULL and there is memory. */
+/* Hold the packets of a buffer that are beyond a queue pair's gap; the engine has checked them. Allocates `*reorder` if
+ * it is NULL. */
 void reorder_hold(struct reorder_buffer **reorder, const struct engine_device *device, const uint8_t *buffer,
 		  size_t length, size_t segment, size_t start, const struct engine_meta *meta, uint64_t now);
 
@@ -49,9 +49,9 @@ size_t reorder_receive(struct reorder_buffer **reorder, uint64_t *releasing_qp, 
 int reorder_resume(struct reorder_buffer *reorder, uint64_t *releasing_qp, struct engine_device *device, uint64_t now,
 		   struct engine_stop_info *info);
 
-/* Pass a queue pair the held packets that it expects next. If they end before another gap, have it send the
- * NAK for that. Returns whether that was all: it stops as engine_stop_info says, and is then called again. A packet
- * that the engine punts is dropped, so that it comes again. */
+/* Pass a queue pair the held packets that it expects next. At another gap, make it send a NAK. Returns whether that was
+ * all; otherwise handle the stop in engine_stop_info and call it again. A packet that the engine punts is dropped, to
+ * be retransmitted. */
 int reorder_release(struct reorder_buffer *reorder, struct engine_device *device, uint64_t number, uint64_t now,
 		    struct engine_stop_info *info);
 

@@ -93,9 +93,9 @@ static uint8_t *bytes_of(const struct tx_pages *pages, const struct tx_page *pag
 	return pages->bytes + (size_t)(page - pages->pages) * TX_PAGE_BYTES;
 }
 
-/* Return whether packets in a tx page may be on their way. Requests are until they are acknowledged, or until the queue
- * pair has begun anew with other PSNs; its record may not have this turn's packets yet. Responses are not acknowledged,
- * but a requester has no more in flight than this end would. */
+/* Return whether packets in a tx page may be in flight. Requests are in flight until they are acknowledged, or until
+ * the queue pair restarts with other PSNs; its record may not include this turn's packets yet. Responses are not
+ * acknowledged, but a requester has no more in flight than this end would. */
 static int is_busy(const struct io_poll *round, struct tx_page *page)
 {
 	const struct queue_pair *record = record_of(round, page->owner);
@@ -112,8 +112,8 @@ static int is_busy(const struct io_poll *round, struct tx_page *page)
 	return page->use != USE_NONE;
 }
 
-/* Replace a page's memory: the system gives other pages at the next write, and its queues keep the old ones. If the
- * system refuses, as for locked memory, no tx page is used again. */
+/* Replace a page's memory: the kernel allocates new pages at the next write, and its queues keep the old ones. If the
+ * kernel refuses, as for locked memory, tx pages are no longer used. */
 static int replace_memory(struct tx_pages *pages, struct tx_page *page)
 {
 	page->name_bytes = page->use = 0;
@@ -216,8 +216,8 @@ void tx_pages_select(struct io_poll *round, const struct queue_pair *record, con
 		select_output(round, path);
 }
 
-/* Return what a burst's pages may be sent as, and the PSN behind it: requests of a reliable connection, which are
- * acknowledged, or READ responses to a peer that has agreed. An ACK may have joined them. */
+/* Return the use of a burst's pages, and the PSN after it: requests of a reliable connection, which are acknowledged,
+ * or READ responses to a peer that has agreed. An ACK may be part of the burst. */
 static int use_of_burst(const struct io_poll *round, const struct engine_burst *burst, uint64_t *end_psn)
 {
 	const uint8_t *bytes = round->out.bytes + burst->offset;

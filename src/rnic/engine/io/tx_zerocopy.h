@@ -1,11 +1,11 @@
-/* Zero-copy transmit: long bursts leave a UDP socket by their pages, without one more copy (Linux, splice(2)).
+/* Zero-copy transmit: long bursts are sent on a UDP socket by splicing their pages (Linux, splice(2)).
  *
- * A burst is laid out in a tx page, a block of memory whose pages the system takes in place of a copy. The block is
- * written to again only once its packets have arrived, as far as that can be known, and only for the same address:
- * packets may still wait in a queue, because they were sent twice, were acknowledged early by the peer, or are of a
- * queue pair that was reset. For another address the block gets new memory first. Sent so are requests of reliable
- * connections, which are acknowledged, and READ responses to a peer that has agreed to it (OPT_SELECTIVE_REPEAT);
- * everything else is copied. */
+ * A burst is built in a tx page, a block of memory whose pages the kernel uses instead of a copy. The block is reused
+ * only once its packets have arrived, as far as this can be known, and only for the same address: packets may still be
+ * queued because they were sent twice, were acknowledged early by the peer, or belong to a queue pair that was reset.
+ * For another address, the block gets new memory first. This is used for requests of reliable connections, which are
+ * acknowledged, and for READ responses to a peer that has agreed (OPT_SELECTIVE_REPEAT); all other packets are copied.
+ * */
 #ifndef RNIC_ENGINE_TX_ZEROCOPY_H
 #define RNIC_ENGINE_TX_ZEROCOPY_H
 

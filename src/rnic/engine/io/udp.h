@@ -113,8 +113,8 @@ void tx_splice_open(struct tx_splice *splice);
 void tx_splice_close(struct tx_splice *splice);
 /* Forget the pipe if the program has closed it, since its numbers may belong to other files now. */
 void tx_splice_check(struct tx_splice *splice);
-/* Send a burst by its pages. The caller must not write to them before their packets were taken, nor send by that socket
- * meanwhile. Returns 0, or an error number: then nothing or a part was sent, and the caller sends all of it. */
+/* Splice a burst. The caller must not write to its pages before the packets are received, nor send on the socket during
+ * the call. Returns 0, or an error number: then nothing or a part was sent, and the caller must send all of it. */
 int tx_splice_send(struct tx_splice *splice, struct tx_path *path, const uint8_t *bytes, size_t length,
 		   uint32_t segment, struct tx_counts *counts);
 
