@@ -172,7 +172,7 @@ def test_without_ptrace_permission_the_one_way_is_refused_in_one_line(env: dict[
 def test_without_ptrace_permission_a_thread_copies(env: dict[str, str]) -> None:
     program = (sys.executable, "-c", NOT_DUMPABLE)
     said = "rnic: the NIC process runs this program's data path, which is slower: "
-    said += "the NIC process may not look into its memory"
+    said += "the NIC process may not access its memory"
     assert run(env, "--addr", f"{NET}.105", program=program) == (0, said if os.getuid() else "")
 
 

@@ -448,7 +448,7 @@ def test_a_program_that_may_not_run_it_leaves_it_to_the_nic_process(
     address = f"{NET}.40"
     with served(bypass, address) as nic, going_on(plain, bypass, forbidding(SOCKETPAIR)) as program:
         assert slots(nic)["slots"] == []
-        assert slots(nic)["left_out"] == {str(program.pid): "its system refuses it what running the data path takes"}
+        assert slots(nic)["left_out"] == {str(program.pid): "its kernel does not let it run the data path"}
         with going_on(plain, bypass) as other:
             assert moves(nic)
             assert [slot["pid"] for slot in slots(nic)["slots"]] == [other.pid]
@@ -496,8 +496,8 @@ def test_a_program_whose_memory_nobody_may_look_into(
     address = f"{NET}.41"
     with served(bypass, address) as nic, going_on(plain, {**bypass, "RNIC_DMA": "copy"}) as program:
         assert slots(nic)["slots"] == []
-        assert "may not look into its memory" in slots(nic)["left_out"][str(program.pid)]
-        assert "may not look into its memory" in said(address)
+        assert "may not access its memory" in slots(nic)["left_out"][str(program.pid)]
+        assert "may not access its memory" in said(address)
 
 
 @pytest.mark.slow
@@ -585,9 +585,7 @@ with warnings.catch_warnings(record=True) as told, rnic.open({address!r}) as ctx
         try:
             assert program.stdout.readline() == "False True\n"
             assert slots(nic)["slots"] == []
-            assert slots(nic)["left_out"] == {
-                str(program.pid): "its system refuses it what running the data path takes"
-            }
+            assert slots(nic)["left_out"] == {str(program.pid): "its kernel does not let it run the data path"}
             assert f"not program {program.pid}" in said(address)
         finally:
             program.kill()

@@ -92,5 +92,5 @@ def test_what_is_no_register(directory: Path) -> None:
         assert ctx.driver.load(GLOBAL_BLOCK, 0x7D) == 0
         assert isinstance(ctx.driver, RemoteDriver)
         body = attach.REGISTER.pack({"offset": reg.GLOBAL_BYTES, "store": 0, "value": 0})
-        with pytest.raises(VerbsError, match="no register of the global block"):
+        with pytest.raises(VerbsError, match="not a register of the global block"):
             ctx.driver.connection.request(attach.MSG_REGISTER, body)

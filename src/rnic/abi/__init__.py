@@ -1,1 +1,1 @@
-"""The C-ABI drop-in for libibverbs and librdmacm: its build, its generated header, and where it lies."""
+"""The C ABI drop-in for libibverbs and librdmacm: its build, its generated header, and its location."""

@@ -2,7 +2,7 @@
 
 Run as ``python -m rnic.abi.build [--out DIRECTORY] [--sanitize] [--cc COMPILER]``; the package's own build runs
 it too. ``CC`` names the compiler, and ``CFLAGS`` is appended to its flags. The header, the version scripts and the
-functions that only refuse are generated from tables.
+stubs of unsupported functions are generated from tables.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PATHS_SOURCES = tuple(
     )
 )
 ENGINE = Path(__file__).parents[1] / "engine"
-"""The engine's sources: libibverbs runs the engine for programs that have a bypass slot."""
+"""The engine's sources: libibverbs runs the engine for programs with a bypass slot."""
 NOT_IN_PROGRAMS = frozenset({"in_process.c"})
 """Files of the engine that only simulations and tests need."""
 SOCKETS_SOURCE = Path(__file__).parent / "sockets" / "interpose_sockets.c"
@@ -66,8 +66,8 @@ FLAGS = [
     "-Wno-missing-field-initializers",
 ]
 LTO = ("-flto=auto", "-flto")
-"""The first that the compiler supports: a message's path crosses a dozen files and takes a sixth less time if they are
-one."""
+"""Candidate flags, of which the compiler's first supported one is used: a message's path crosses a dozen files and
+takes a sixth less time if they are compiled as one."""
 STRICT = ["-Werror"]
 """For tests only, since later compilers will have new warnings."""
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]
@@ -103,7 +103,8 @@ def _listed(names: tuple[str, ...]) -> str:
 def version_script(
     prefix: str, versions: dict[str, tuple[str, ...]], private: tuple[str, ...] = (), own: tuple[str, ...] = ()
 ) -> str:
-    """Return a linker version script: each version inherits the previous one; private ones and our own come last."""
+    """Return a linker version script: each version inherits the previous one; private versions and rnic's own come
+    last."""
     lines = []
     before = ""
     last = list(versions)[-1]
@@ -115,7 +116,7 @@ def version_script(
         before = f" {prefix}_{version}"
     if private:
         first, *later = PRIVATE_VERSIONS
-        for version in later:  # the common names are symbols of their own, which say their version themselves
+        for version in later:  # the common names are separate symbols, which state their version themselves
             listed = _listed(PRIVATE_VERSIONS[version])
             lines.append(f"{prefix}_PRIVATE_{version} {{\n\tglobal:\n{listed}\n\tlocal: private_{version}_*;\n}};")
         lines.append(f"{prefix}_PRIVATE_{first} {{\n\tglobal:\n{_listed(private + PRIVATE_VERSIONS[first])}\n}};")
@@ -143,7 +144,7 @@ def _refusal(name: str, symbol: str, error: str, attribute: str = "") -> str:
 
 
 def verbs_stubs(done: set[str]) -> str:
-    """Return the C source of the libibverbs exports that only refuse."""
+    """Return the C source of the unsupported libibverbs exports."""
     lines = ['#include "stubs.h"\n']
     names = [name for listed in VERBS.values() for name in listed] + list(VERBS_PRIVATE)
     lines += [_refusal(name, name, "EOPNOTSUPP") for name in sorted(set(names) - done - {_VARIABLE})]
@@ -169,7 +170,7 @@ _VARIABLE = "verbs_allow_disassociate_destroy"
 
 
 def rdmacm_stubs(done: set[str]) -> str:
-    """Return the C source of the librdmacm exports that only refuse."""
+    """Return the C source of the unsupported librdmacm exports."""
     names = {name for listed in RDMACM.values() for name in listed}
     return "\n".join(['#include "stubs.h"\n', *(_refusal(name, name, "ENOSYS") for name in sorted(names - done))])
 
@@ -178,8 +179,8 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
     """Build all libraries into ``out`` and return their paths.
 
     Args:
-        out: directory, made where it is missing.
-        compiler: command; found where it is not given.
+        out: directory, created if missing.
+        compiler: command; by default it is searched.
         sanitize: with AddressSanitizer and UBSan.
         strict: warnings are errors.
 
@@ -209,7 +210,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
             source.write_text(private_source(version), encoding="utf-8")
         (work / "rdmacm_stubs.c").write_text(rdmacm_stubs(implemented(cm)), encoding="utf-8")
         chosen = [*(STRICT if strict else ()), *(SANITIZERS if sanitize else ["-Wl,-z,defs"])]
-        # debug information names no folder of this build: another build of the same sources is then the same
+        # keep build folders out of debug information, so that builds are reproducible
         same = [f"-ffile-prefix-map={place}=rnic" for place in (work, Path(__file__).parents[1], Path.cwd())]
         flags = [*FLAGS, *same, *chosen, f"-I{work}", f"-I{SOURCES}", f"-I{ENGINE}"]
         engine = engine_sources()
@@ -239,7 +240,7 @@ def build(out: Path, *, compiler: str | None = None, sanitize: bool = False, str
 
 
 def _put(made: Path, out: Path) -> Path:
-    """Replace a library by a rename: running programs keep the one that they have mapped."""
+    """Replace a library by rename: running programs keep their mapped one."""
     beside = out / f".{made.name}.{os.getpid()}"
     shutil.copyfile(made, beside)
     beside.chmod(0o755)
@@ -257,7 +258,7 @@ def _run(command: list[str]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line of the build."""
+    """Run the command line of the build."""
     parser = argparse.ArgumentParser(prog="python -m rnic.abi.build", description=__doc__)
     parser.add_argument("--out", type=Path, default=LIBRARIES, help="directory for the libraries")
     parser.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UBSan")

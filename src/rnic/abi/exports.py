@@ -51,7 +51,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 }
 
 VERBS_OWN = ("rnic_modify_qp_twice", "rnic_own_gid_index")
-"""Functions of our libibverbs that our librdmacm calls besides verbs."""
+"""Functions of rnic's libibverbs that its librdmacm calls in addition to verbs."""
 VERBS_PRIVATE: tuple[str, ...] = _names("""
     __ioctl_final_num_attrs __verbs_log _verbs_init_and_alloc_context execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm
     ibv_cmd_alloc_dmah ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah
@@ -78,10 +78,10 @@ PRIVATE_VERSIONS: dict[str, tuple[str, ...]] = {
     "33": ("verbs_register_driver_33",),
     "65": ("verbs_register_driver_65",),
 }
-"""Numbers of the private versions, and what each alone has: Debian 11 has 33, Debian 12 and 13 have 34, rdma-core
-65 has 65.
+"""Numbers of the private versions, and the names that only one has: Debian 11 has 33, Debian 12 and 13 have 34,
+rdma-core 65 has 65.
 
-The common names of all but the first are symbols of their own, such as ``private_65_NAME``.
+The common names of all but the first are separate symbols, such as ``private_65_NAME``.
 """
 
 VERBS_BEFORE_2008: tuple[str, ...] = _names("""
@@ -133,7 +133,7 @@ RETURN_POINTERS: frozenset[str] = frozenset(
     ibv_reg_dmabuf_mr ibv_reg_mr ibv_reg_mr_ex ibv_wr_opcode_str verbs_open_device
 """)
 )
-"""Functions whose failure is a null pointer."""
+"""Functions that return a null pointer on failure."""
 
 _NOTHING_OUT: tuple[str, ...] = _names("""
     ibv_alloc_dmah ibv_create_comp_cntr ibv_dealloc_dmah ibv_destroy_comp_cntr ibv_dm_export_dmabuf_fd
@@ -169,21 +169,21 @@ OUT_PARAMETERS: dict[str, tuple[tuple[int, int], ...]] = {
     "before_2008_ibv_query_srq": ((1, 12),),
     **dict.fromkeys(_NOTHING_OUT, ()),
 }
-"""Output arguments of the public functions that only refuse, which clear them: index from 0, and size in bytes.
+"""Output arguments of the unsupported public functions, which clear them: index from 0, and size in bytes.
 A negative size is minus the index of the argument that holds the size, 64 at most.
 
-Callers read them whatever the status is. The build refuses a function that is not listed.
+Callers read them regardless of the status. The build fails if a function is not listed.
 """
 RETURN_MINUS_ONE: frozenset[str] = frozenset(
     ["ibv_dm_export_dmabuf_fd"] + [name for names in RDMACM.values() for name in names if name not in RETURN_POINTERS]
 )
-"""Functions whose failure is -1 with errno; the rest return the errno itself."""
+"""Functions that return -1 with errno on failure; the others return the errno."""
 
-_COUNTERS = "completion counters: EFA alone has them; a program that asks for their capabilities goes without"
-_HANDLES = "DMA handles steer a card's accesses to caches, and no card is here"
-_IMPORTED = "objects of another process: each program has its own context, which no other can use"
-_PATHS = "path records are a subnet manager's, and RoCE has none"
-_EPOLL = "an epoll of rsockets: `rpoll` and `rselect` are there"
+_COUNTERS = "completion counters: only EFA has them; programs query the capability and do without"
+_HANDLES = "DMA handles steer a hardware NIC's accesses to caches; this NIC is software"
+_IMPORTED = "objects of another process: no other process can use a program's context"
+_PATHS = "path records come from a subnet manager, which RoCE does not have"
+_EPOLL = "epoll for rsockets: use `rpoll` or `rselect`"
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
@@ -201,16 +201,16 @@ REFUSED: dict[str, str] = {
         _IMPORTED,
     ),
     **dict.fromkeys(("ibv_copy_path_rec_from_kern", "ibv_copy_path_rec_to_kern"), _PATHS),
-    "ibv_dm_export_dmabuf_fd": "device memory is memory of the program, and no dma-buf",
-    "ibv_query_port_speed": "`active_speed` and `active_width` of `ibv_query_port` say it",
-    "ibv_resolve_eth_l2_from_gid": "the device sends IP packets: the system knows the MAC addresses",
-    "ibv_query_ece": "there are no enhancements of connections to agree on, as with Soft-RoCE",
-    "ibv_set_ece": "there are no enhancements of connections to agree on, as with Soft-RoCE",
-    "rdma_query_addrinfo": "name services of InfiniBand (`IB_SA`), and RoCE has none",
-    "rdma_resolve_addrinfo": "name services of InfiniBand (`IB_SA`), and RoCE has none",
-    "rdma_write_cm_event": "events that a program makes up: it can keep them in a queue of its own",
+    "ibv_dm_export_dmabuf_fd": "device memory is memory of the program, not a dma-buf",
+    "ibv_query_port_speed": "use `active_speed` and `active_width` of `ibv_query_port`",
+    "ibv_resolve_eth_l2_from_gid": "the device sends IP packets: the kernel resolves MAC addresses",
+    "ibv_query_ece": "there are no enhanced connection options, as with Soft-RoCE",
+    "ibv_set_ece": "there are no enhanced connection options, as with Soft-RoCE",
+    "rdma_query_addrinfo": "InfiniBand name services (`IB_SA`), which RoCE does not have",
+    "rdma_resolve_addrinfo": "InfiniBand name services (`IB_SA`), which RoCE does not have",
+    "rdma_write_cm_event": "events that a program creates: use a queue in the program",
     **dict.fromkeys(("repoll_create", "repoll_ctl", "repoll_wait"), _EPOLL),
     "umad_get_issm_path": "no issm file: a RoCE port has no subnet manager",
     "umad_open_smi_port": "subnet management wants QP0, which a RoCE port has not: EPROTONOSUPPORT at `umad_send`",
 }
-"""Public functions that only refuse, and why."""
+"""Unsupported public functions, and the reasons."""

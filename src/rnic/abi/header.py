@@ -2,7 +2,7 @@
 
 A field becomes ``RNIC_<LAYOUT>_<FIELD>``: byte offset, unit in bytes, lowest bit and width, as the arguments of
 ``rnic_put_be`` and ``rnic_get_be``. Numbers become ``RNIC_<NAME>``. ``RNIC_WORK_REQUESTS(X)`` and
-``RNIC_QP_ATTRIBUTES(X)`` stand for ``X(...)`` of each row: libibverbs' names beside the device's.
+``RNIC_QP_ATTRIBUTES(X)`` expand to ``X(...)`` for each row, with libibverbs' names and the device's.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ LAYOUTS: dict[str, Layout] = {
     "CM_REQUEST": attach_cm.CM_REQUEST,
     "CM_RECORD": attach_cm.CM_RECORD,
 }
-"""Layouts by the name that the header gives them."""
+"""Layouts by their names in the header."""
 
 NUMBERS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     # prefix, module, prefixes of the names to include; () includes all

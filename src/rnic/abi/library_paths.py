@@ -1,4 +1,4 @@
-"""Paths of the libraries, for modules that run programs with them and do not build them."""
+"""Paths of the libraries, for modules that run programs with them but do not build them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 PATHS_LIBRARY = "librnicpaths.so"
 """Redirects a program's device paths to the tree in the runtime directory."""
 SOCKETS_LIBRARY = "librspreload.so"
-"""Makes a program's TCP sockets rsockets."""
+"""Turns a program's TCP sockets into rsockets."""
 LIBRARIES = Path(__file__).parent / "lib"
 """The directory into which the package's build puts the libraries."""

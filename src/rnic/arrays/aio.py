@@ -1,7 +1,7 @@
 """``rnic.alisten`` and ``rnic.aconnect``: the short API on an event loop, with no thread for any call or connection.
 
-The NIC's own thread stands in for hardware, as everywhere. A host name is looked up in a thread of the event loop;
-an address needs no thread.
+The NIC's own thread plays the role of hardware. A host name is looked up in a thread of the event loop; an address
+needs no thread.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _close_cancelled(lines: LineSocket, task: asyncio.Task[None]) -> None:
 class AsyncListener(BufferListener):
     """Result of :func:`alisten`: ``async with`` starts it, ``async for`` yields the connections in order of arrival.
 
-    Peers read and write what is shared while the program does something else, whether it accepts them or not.
+    Peers read and write shared buffers independently of the program, whether it accepts them or not.
     """
 
     def _start(self) -> None:
@@ -174,7 +174,7 @@ class AsyncListener(BufferListener):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop listening, close what was not accepted, deregister the buffers. A second call does nothing."""
+        """Stop listening, close unaccepted connections, deregister the buffers. A second call does nothing."""
         if self.closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""Encoding of arrays in messages: type, shape and bytes. Without NumPy, arrays are plain bytes."""
+"""Encode arrays in messages: type, shape and bytes. Without NumPy, arrays are plain bytes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import threading
 from rnic.cm.line_socket import LineSocket
 
 MAX_OF_ADDRESS = 128
-"""Most half-open clients of one address. Fewer than this start at once: each opens its device first."""
+"""Most half-open clients of one address. Programs that start together are fewer: each opens its device first."""
 MAX_HALF_OPEN = 512
 """Most half-open clients of all addresses."""
 

@@ -1,4 +1,4 @@
-"""The out-of-band handshake over TCP, before two ends can talk RoCEv2 (003 "Meta Interfaces for Connection Setup").
+"""The out-of-band handshake over TCP that precedes RoCEv2 (003 "Meta Interfaces for Connection Setup").
 
 Each side sends one JSON object on one line. The client speaks first; the server brings its queue pair up, then
 answers, so that no packet of the client arrives before the queue pair is ready. All input is bounded and checked: a
@@ -283,7 +283,7 @@ def to_line(values: Mapping[str, object]) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Make text from a peer fit for a terminal and for one line."""
+    """Make text from a peer safe to print, in one line."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 

@@ -76,7 +76,8 @@ class BufferListener(ABC):
     def share(self, **buffers: Any) -> Self:
         """Let peers that connect from now on read and write these buffers, by name; return the listener.
 
-        For peers that may come at any time, give ``share`` to :func:`listen`. Read-only memory is shared for reading.
+        For peers that may connect at any time, pass ``share`` to :func:`listen`. Read-only memory is shared for
+        reading.
 
         Raises:
             VerbsError: EINVAL for a name that is taken, or a buffer that cannot be registered.
@@ -145,7 +146,7 @@ class BufferListener(ABC):
 class Listener(BufferListener):
     """Shares buffers with every process that connects, and accepts connections for messages.
 
-    A thread answers: :func:`rnic.connect` succeeds, and peers read and write, whatever this program does meanwhile.
+    A thread serves peers: :func:`rnic.connect` succeeds, and peers read and write, whatever this program does.
     """
 
     def _start(self) -> None:
@@ -177,7 +178,7 @@ class Listener(BufferListener):
             return self._waiting.popleft()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Serve until the listener is closed, the time is over, or the program is interrupted.
+        """Serve until the listener is closed, the time is up, or the program is interrupted.
 
         Args:
             timeout_s: seconds to wait; ``None`` waits without limit.
@@ -185,7 +186,7 @@ class Listener(BufferListener):
         self._thread.join(timeout_s)
 
     def close(self) -> None:
-        """Stop listening, close what was not accepted, deregister the buffers. A second call does nothing."""
+        """Stop listening, close unaccepted connections, deregister the buffers. A second call does nothing."""
         if self.closed:
             return
         self._closing.set()

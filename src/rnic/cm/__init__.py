@@ -1,1 +1,1 @@
-"""Setting up connections: the out-of-band exchange of this project and of rdma-core's ping-pong programs."""
+"""Connection setup: InfiniBand CM, rdma_cm, and the out-of-band exchange of rdma-core's ping-pong programs."""

@@ -49,7 +49,7 @@ from rnic.wire.mad import (
 MAX_CONNECTIONS = 16_384
 MAX_BACKLOG = 1_024
 DEFAULT_BACKLOG = MAX_BACKLOG
-"""Backlog of a listener that names none, as on Linux."""
+"""Default backlog of a listener, as on Linux."""
 _FIRST_RETRY_PART = 16
 """The first retransmission comes after the response timeout divided by this; each further delay is twice the one
 before. A lost datagram is replaced soon, and a slow peer is not flooded."""
@@ -166,7 +166,7 @@ class CmAgent:
     def request(
         self, connection: ConnectionRecord, what: Input, now_ns: int, private: bytes = b"", status: int = 0
     ) -> None:
-        """Do an owner's request: ACCEPT, ESTABLISH, REJECT, DISCONNECT, COMM_EST or DESTROY.
+        """Execute an owner's request: ACCEPT, ESTABLISH, REJECT, DISCONNECT, COMM_EST or DESTROY.
 
         ``private`` is the private data of the message that it sends, ``status`` the reason of a rejection.
 
@@ -198,7 +198,7 @@ class CmAgent:
     # ----------------------------------------------------------------------------- packets and timers
 
     def receive(self, datagram: bytes | memoryview, source: bytes, now_ns: int) -> None:
-        """Receive a datagram of 256 bytes that came to QP1 from a GID. Never raise, whatever it holds."""
+        """Receive a datagram of 256 bytes sent to QP1 from a GID. Never raises, whatever the datagram contains."""
         message = wire.parse(datagram)
         if message is None:
             self.counters.bump("drop_bad_mad")

@@ -1,8 +1,8 @@
 """Connections by InfiniBand CM (IBA vol. 1, chapter 12; annex A11): ``rnic.cm_listen`` and ``rnic.cm_connect``.
 
-They reach every peer that speaks CM: librdmacm's programs under ``rnic exec``, Linux, adapters, and this API itself.
-Nothing is shared by name, as :func:`rnic.connect` does it: peers send each other addresses and keys in messages of
-their own. Each operation comes twice: blocking (``recv``) and for asyncio (``arecv``).
+They connect to every peer that speaks CM: librdmacm programs under ``rnic exec``, Linux, hardware NICs, and this API
+itself. Unlike with :func:`rnic.connect`, nothing is shared by name: peers send each other addresses and keys in their
+own messages. Each operation comes twice: blocking (``recv``) and for asyncio (``arecv``).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class CmConnection(RcConnection[bytes]):
         """Read bytes of the peer's memory.
 
         Args:
-            address: address that the peer told, 64 bits.
+            address: address that the peer sent, 64 bits.
             rkey: its key, 32 bits.
             length: bytes.
 
@@ -157,7 +157,7 @@ class CmConnection(RcConnection[bytes]):
         """Read bytes of the peer's memory, for asyncio.
 
         Args:
-            address: address that the peer told, 64 bits.
+            address: address that the peer sent, 64 bits.
             rkey: its key, 32 bits.
             length: bytes.
 
@@ -170,7 +170,7 @@ class CmConnection(RcConnection[bytes]):
         """Write bytes to the peer's memory; on return they are there.
 
         Args:
-            address: address that the peer told, 64 bits.
+            address: address that the peer sent, 64 bits.
             rkey: its key, 32 bits.
             data: bytes, or an object with the buffer protocol.
         """
@@ -180,7 +180,7 @@ class CmConnection(RcConnection[bytes]):
         """Write bytes to the peer's memory, for asyncio.
 
         Args:
-            address: address that the peer told, 64 bits.
+            address: address that the peer sent, 64 bits.
             rkey: its key, 32 bits.
             data: bytes, or an object with the buffer protocol.
         """

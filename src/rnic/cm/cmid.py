@@ -38,11 +38,10 @@ class CMID:
     """An ``rdma_cm_id``.
 
     Args:
-        creator: an :class:`AddrInfo`: each call waits until it is done. A :class:`CMEventChannel`: its events say so.
-            A :class:`CMEvent`, a connection request: the connection that it asks for, with ``listen_id``.
-        qp_init_attr: with an :class:`AddrInfo`, make the queue pair; a listener makes one for each request.
-        pd: protection domain; by default a new one.
-        port_space: ``RDMA_PS_TCP`` or ``RDMA_PS_UDP``; an :class:`AddrInfo` and a request have their own.
+        creator: an :class:`AddrInfo` for synchronous calls; a :class:`CMEventChannel` for calls that report by events;
+        or, with ``listen_id``, a :class:`CMEvent` that is a connection request. qp_init_attr: with an
+        :class:`AddrInfo`, make the queue pair; a listener makes one for each request. pd: protection domain; by default
+        a new one. port_space: ``RDMA_PS_TCP`` or ``RDMA_PS_UDP``; an :class:`AddrInfo` and a request have their own.
         listen_id: the listener, for a request.
 
     Raises:
@@ -117,11 +116,11 @@ class CMID:
         self._request(wire.CM_BIND, src=int.from_bytes(place.gid, "little"), src_port=place.port)
 
     def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
-        """Find the device that leads to ``rai.dst``, at once.
+        """Find the device for ``rai.dst``, immediately.
 
         Args:
             rai: its ``dst`` is the peer's address and port; ``src``, if given, the local address.
-            timeout_ms: milliseconds to wait, for pyverbs' sake: nothing waits.
+            timeout_ms: milliseconds to wait; for pyverbs compatibility: nothing waits.
 
         Raises:
             VerbsError: EINVAL without ``dst``, else with the connection manager's errno.
@@ -140,10 +139,10 @@ class CMID:
         self._done(ce.RDMA_CM_EVENT_ADDR_RESOLVED, f"{place.text} cannot be reached from {self._context().address}")
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
-        """Resolve the route, at once: IP needs no path query.
+        """Resolve the route, immediately: IP needs no path query.
 
         Args:
-            timeout_ms: milliseconds to wait, for pyverbs' sake: nothing waits.
+            timeout_ms: milliseconds to wait; for pyverbs compatibility: nothing waits.
         """
         self._request(wire.CM_RESOLVE_ROUTE)
         self._done(ce.RDMA_CM_EVENT_ROUTE_RESOLVED, "no route")
@@ -190,7 +189,7 @@ class CMID:
         """Listen for connection requests.
 
         Args:
-            backlog: requests that may wait to be taken, 0 for 1,024; further peers repeat their request.
+            backlog: requests that may wait to be taken, 0 for 1,024; further peers retransmit their requests.
         """
         self._request(wire.CM_LISTEN, value=backlog)
 
@@ -234,10 +233,10 @@ class CMID:
     # ---------------------------------------------------------------------------------- connecting
 
     def create_qp(self, qp_init: QPInitAttr) -> None:
-        """Make the queue pair, and completion queues if ``qp_init`` has none.
+        """Create the queue pair, and completion queues if ``qp_init`` has none.
 
         Args:
-            qp_init: attributes of the queue pair; completion queues are made for those that it lacks.
+            qp_init: attributes of the queue pair; missing completion queues are created.
 
         Raises:
             VerbsError: EINVAL if the CMID has a queue pair, or the type does not fit its port space.
@@ -358,7 +357,7 @@ class CMID:
 
         Args:
             addr: the group's address, as ``src`` or ``dst``; or ``mc_attr`` has it.
-            context: kept for pyverbs' sake.
+            context: for pyverbs compatibility.
         """
         if not self.datagrams:
             raise VerbsError(EINVAL, "join_multicast: the CMID is not of RDMA_PS_UDP")
@@ -420,7 +419,7 @@ class CMID:
         """Query the queue pair, as :meth:`rnic.QP.query`.
 
         Args:
-            attr_mask: ``IBV_QP_*``, for pyverbs' sake: all attributes are returned.
+            attr_mask: ``IBV_QP_*``; for pyverbs compatibility: all attributes are returned.
         """
         return self._ready_qp().query(attr_mask)
 

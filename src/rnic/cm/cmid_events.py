@@ -1,4 +1,4 @@
-"""The classes beside :class:`rnic.cm.cmid.CMID`: addresses, events and their channels, parameters of a connection."""
+"""Companion classes of :class:`rnic.cm.cmid.CMID`: addresses, events and their channels, connection parameters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AddrInfo:
         dst: the peer's address.
         src_service: own port.
         dst_service: the peer's port.
-        port_space: ``RDMA_PS_TCP``, which 0 is too, or ``RDMA_PS_UDP``.
+        port_space: ``RDMA_PS_TCP`` (also 0) or ``RDMA_PS_UDP``.
         flags: ``RAI_PASSIVE`` for a listener.
         udp_port: UDP port of the NIC, 4791 by default; peers must have the same. Not in pyverbs.
         context: use this opened device, such as ``rnic.open(addr)`` gives one of the NIC process. Not in pyverbs.
@@ -77,7 +77,7 @@ class AddrInfo:
             raise VerbsError(EINVAL, "AddrInfo has neither src nor dst: give the peer's address as dst")
 
     def close(self) -> None:
-        """Do nothing; it is here for pyverbs' sake."""
+        """Do nothing; for pyverbs compatibility."""
 
 
 def checked_port_space(port_space: int) -> int:
@@ -97,7 +97,7 @@ class ConnParam:
     Args:
         resources: READs and atomics that this side answers at a time.
         depth: READs and atomics that this side has outstanding at a time.
-        flow_control: kept for pyverbs' sake; credits are always on.
+        flow_control: for pyverbs compatibility; credits are always on.
         retry: retries.
         rnr_retry: retries after RNR.
         srq: the program's own queue pair uses a shared receive queue.
@@ -254,7 +254,7 @@ class CMEvent:
         return ce.EVENT_NAMES.get(self.event_type, f"unknown event {self.event_type}")
 
     def ack_cm_event(self) -> None:
-        """Do nothing; it is here for pyverbs' sake."""
+        """Do nothing; for pyverbs compatibility."""
 
     close = ack_cm_event
 

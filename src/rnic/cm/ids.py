@@ -23,7 +23,7 @@ IPV4, IPV6 = 4, 6
 
 
 class EventSignal(Protocol):
-    """Signals to a program that events wait, once per event."""
+    """Signals waiting events to a program, once per event."""
 
     def __call__(self) -> None:
         """Signal one more event."""

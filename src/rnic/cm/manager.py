@@ -166,7 +166,7 @@ class Manager:
         ctx.add_child(self)
 
     def request(self, op: int, private: bytes = b"", **fields: int) -> dict[str, int]:
-        """Do one request; return the fields of the answer, empty for some. Raise :class:`VerbsError` if refused."""
+        """Execute one request; return the fields of the answer, if any. Raise :class:`VerbsError` if refused."""
         answer, fds = self._request(op, private, fields)
         _close_all(fds)
         return wire.CM_RECORD.unpack(answer) if answer else {}

@@ -1,7 +1,7 @@
 """Requests that arrive while a program closes one listener of a service and opens the next.
 
-perftest does so for each connection, and its client sends the next request as soon as it has closed the last
-connection; with ``-c UD``, at the same port in the other port space. The kernel is fast enough to hide that gap. A
+perftest does this for each connection, and its client sends the next request as soon as it has closed the last
+connection; with ``-c UD``, to the same port in the other port space. The kernel is fast enough to hide that gap. A
 program that waits for a core is not, and its peer would be rejected. So a request for a port that recently had a
 listener is held for :data:`HOLD_NS` before it is rejected.
 """

@@ -131,7 +131,7 @@ class RcConnection(ABC, Generic[M]):
         self.qp.to_init(attr)
         for buffer in range(self._receives):
             self._post_receive(buffer)
-        # a passive side must answer while its program does something else
+        # a passive side must respond while its program does something else
         self.ctx.driver.start()
 
     # ------------------------------------------------------------------------------- messages
@@ -279,7 +279,7 @@ class RcConnection(ABC, Generic[M]):
     def __del__(self) -> None:
         """Close a connection that the program dropped: the device still holds queue pair, memory and descriptors.
 
-        A thread of its own closes it: the garbage collector may run in a thread that is in the middle of a command.
+        A separate thread closes it: the garbage collector may run in a thread that is in the middle of a command.
         """
         if getattr(self, "closed", True) or self._queue.inherited or (self.keeper is not None and self.keeper(self)):
             return

@@ -121,9 +121,9 @@ class ConnectionRecord:
     tries: int = 0
     last_message: bytes = b""
     first_sent_ns: int = 0
-    """When ``last_message`` was sent first."""
+    """Time of the first transmission of ``last_message``."""
     last_sent_ns: int = 0
-    """When ``last_message`` was sent last."""
+    """Time of the last transmission of ``last_message``."""
     deadline_ns: int | None = None
     expires: bool = False
     """True if the state expires at the deadline; else the last message is retransmitted then."""
@@ -131,7 +131,7 @@ class ConnectionRecord:
 
 @dataclass(slots=True)
 class PeerResponses:
-    """When a peer last responded, and when the newest message that it has answered was sent."""
+    """Time of a peer's last response, and send time of the newest message that it has answered."""
 
     response_ns: int = -1
     answered_ns: int = -1

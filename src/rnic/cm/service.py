@@ -111,7 +111,7 @@ class CmService:
     # ------------------------------------------------------------------------------------ programs
 
     def request(self, key: Hashable, body: bytes, make_signal: Callable[[], EventSignal], now_ns: int) -> bytes:
-        """Do one request of a program.
+        """Execute one request of a program.
 
         Args:
             key: identifies the program.

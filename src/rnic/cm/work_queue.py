@@ -197,7 +197,7 @@ class WorkQueue:
         Args:
             ready: checked after each step.
             timeout_s: longest wait; ``None`` for no limit.
-            peer: its end ends the wait.
+            peer: the wait ends when the peer ends the connection.
 
         Returns:
             Whether it is ready; false after the timeout, when the peer is gone, or once this side was closed.
@@ -340,7 +340,7 @@ class _Deadline:
 
 
 def wait_event(take: Callable[[], T | None], descriptors: Callable[[], list[int]], timeout_s: float | None) -> T | None:
-    """Call ``take`` until it returns something, and sleep on ``descriptors()`` in between; ``None`` after the timeout.
+    """Call ``take`` until it returns something, sleeping on ``descriptors()`` in between; return ``None`` on timeout.
 
     For events outside the data path: connection requests, answers of the connection manager, the end of a connection.
     """

@@ -1,1 +1,1 @@
-"""The NIC process: it serves devices to the programs of its user, which reach it by a socket."""
+"""The NIC process: it serves devices to its user's programs, which connect by a socket."""

@@ -15,13 +15,13 @@ from rnic.nic_process.client import close_all
 from rnic.trace.guard import Guard
 
 _SPARE_DESCRIPTORS = 8
-"""Reserved descriptors, so that a program that connects when there are no others can be told so."""
+"""Reserved descriptors, so that a program that connects when there are no others gets an error."""
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _RETRY_S = 0.05
 _BACKLOG = 64
 
 Refusal = tuple[int, str]
-"""An error number, and the reason in words."""
+"""An errno and its message."""
 
 
 class Acceptor:

@@ -1,8 +1,8 @@
-"""A bound in processor time for work on memory that a program shares, whatever the program wrote there.
+"""Limit the processor time of work on memory that a program shares, whatever the program wrote there.
 
 The reference follows indices, counts and lists in the arena of a bypass slot. Its views bound where it reads and
-writes, but not how often: a list with a cycle has no end. So each piece of work on an arena has a limit, far beyond
-what a sound arena takes. A program whose arena exceeds it loses its connection.
+writes, but not how often: a list with a cycle has no end. So each piece of work on an arena has a limit, far above what
+a valid arena needs. A program whose arena exceeds it loses its connection.
 
 The limit is in processor time, so that a busy machine costs no program its connection. A timer that runs with it
 checks the limit: the work itself only names the owner of the arena.
@@ -67,7 +67,7 @@ class WorkWatchdog:
             work = self.active[-1]
             work.ticks += 1
             if work.ticks > TICKS:
-                work.ticks = 0  # releasing what it held takes time, too
+                work.ticks = 0  # releasing its resources takes time, too
                 raise ArenaCorrupt(work.owner)
 
 

@@ -1,7 +1,7 @@
 """The page that counts the packets that a device and its programs have in flight together (:mod:`rnic.state.budget`).
 
-The NIC process makes it, gives each peer an entry, whose number stands in the peer's record, and only it knows which
-peer an entry belongs to. Each slot stores its own shares. The NIC process clears those of released slots, and regularly
+The NIC process creates it and gives each peer an entry, whose number is in the peer's record; only the NIC process
+knows an entry's peer. Each slot stores its own shares. The NIC process clears those of released slots, and regularly
 repairs words that no slot stores, since every program of the device may write anywhere in the page.
 """
 

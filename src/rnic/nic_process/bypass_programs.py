@@ -63,7 +63,7 @@ class BypassPrograms:
         main: the device, whose link is the first of the group.
         watchdog: bounds work on their arenas.
 
-    ``refused`` says why there are no slots, once that is known.
+    ``refused`` is the reason why there are no slots, once known.
     """
 
     def __init__(self, main: Runtime, watchdog: WorkWatchdog) -> None:
@@ -100,7 +100,7 @@ class BypassPrograms:
         """Number of released slots whose programs had stored impossible counts."""
 
     def open(self, pid: int = 0) -> BypassSlot | None:
-        """Make a slot for a program; return ``None`` if that is not possible; ``refused`` says why."""
+        """Make a slot for a program; return ``None`` if that is not possible, with the reason in ``refused``."""
         self.refused = self._find_refusal()
         if self.refused:
             return None
@@ -248,7 +248,7 @@ class BypassPrograms:
     def _find_refusal(self) -> str:
         main, link = self._main, _plain_link(self._main.link)
         if link is None and not isinstance(innermost(main.link), UdpLink):
-            return "its packets take a simulated fabric: the NIC process carries them"
+            return "its packets cross a simulated fabric: the NIC process carries them"
         if link is None:
             return "its fault script counts packets for events, or its packets are watched: the NIC process takes them"
         config = main.nic.config
@@ -262,9 +262,9 @@ class BypassPrograms:
         return refusal(link.address, link.scope_id) if self._group is None else ""
 
     def _forward(self, here: int, dqpn: int, burst: RxBurst, view: memoryview, index: int) -> bool:
-        """Forward a packet that came to the wrong slot, ``here``; return whether it belonged to another slot.
+        """Forward a packet that arrived at the wrong slot, ``here``; return whether it belonged to another slot.
 
-        All packets of senders that count their IP IDs come here, by the sockets for IP IDs.
+        All packets of senders that count their IP IDs arrive here, through the sockets for IP IDs.
         """
         member = steering.member_of(dqpn)
         if member == here:
@@ -320,7 +320,7 @@ class BypassPrograms:
     def view(self) -> dict[str, Any]:
         """Return ``{"refused", "slots": [slot], "left_out", "sockets", "handed_on", "budget"}``.
 
-        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "believable", "shm"}``, the last the
+        A slot is ``{"slot", "pid", "served", "first_qpn", "counters", "punts", "believable", "shm"}``, ``shm`` the
         slots that it shares rings with. ``believable`` is false once the program has stored an impossible count.
         ``refused`` says why there are no slots; ``left_out`` gives the reason, by pid, for each program that asked for
         a slot and has none; ``sockets`` counts the sockets kept for the device's life; ``budget`` gives the limit and
@@ -398,7 +398,7 @@ class BypassPrograms:
         return seen
 
     def release_slot(self, slot: BypassSlot) -> None:
-        """Close the slot of a program that has gone; its socket is kept for the next."""
+        """Close the slot of a program that has ended; its socket is kept for the next."""
         if self.slots.get(slot.member) is slot:
             self.loopback.remove_slot(slot.member)
             slot.runtime.nic.inflight.leave_budget()

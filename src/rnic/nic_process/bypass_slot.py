@@ -1,9 +1,9 @@
-"""The slot of a program that runs the engine itself (kernel bypass), as the NIC process keeps it.
+"""The slot of a program that runs the engine itself (kernel bypass), on the NIC process's side.
 
 A slot is a NIC with the device's address and settings, its own queue pair numbers, its own socket of the device's group
 (:mod:`rnic.link.steering`) and its own arena in memory that both processes map. The program's engine works on the
-arena. The reference works on it here: on what the engine punts, on commands, and on the whole slot while the program
-sleeps with work left or once each packet must be handled here.
+arena. The reference works on it here: for punts, for commands, and for the whole slot while the program sleeps with
+work left, or while each packet must be handled here.
 
 Nothing here trusts the arena. The engine, which follows offsets, does not run on it in this process. The reference sees
 it through bounded views, and an exception costs that program its connection.
@@ -56,11 +56,11 @@ LOG_QPS = 13
 _FAULT_COUNTS_AT = BUFFERS_AT + RECEIVE_LIMIT * BUFFER_BYTES
 SHARED_BYTES = _FAULT_COUNTS_AT + COUNT_BYTES
 MAX_WAITING = 256
-"""Packets that wait for a slot whose program holds the arena; more are dropped."""
+"""Packets that may wait for a slot whose program holds the arena; further ones are dropped."""
 MAX_LINK_UNTOLD = 64
 """Port changes that may wait to be reported to a program; beyond that the oldest are dropped."""
 CHECK_NS = 20_000_000
-"""A program that leaves packets or deadlines unhandled for this long is asleep: its slot is served here."""
+"""A program that leaves packets or deadlines unhandled for this long counts as asleep: its slot is served here."""
 _ROUNDS = 64
 _MAX_REFUSALS, _REFUSED_S = 100, 0.001
 """Consecutive rounds in which a program may hold a slot that is served here, and the seconds that each further round
@@ -117,7 +117,7 @@ class BypassSlot:
         self.member = member
         self.loopback = loopback
         self.end: LoopbackEnd | None = None
-        """Its part in loopback over shared memory, if it asked for that."""
+        """Its part in loopback over shared memory, if it requested that."""
         self.work = watchdog.work_on(self)
         self.closed = False
         self.served = False
@@ -152,7 +152,7 @@ class BypassSlot:
             self._rings = SlotCounters(self.words, _RINGS, now)
             self._punts = SlotCounters(self.words, _PUNTS, now)
             self.rounds = self.words[_ROUNDS_AT : _ROUNDS_AT + 1]
-            """Rounds that the program has done: its heartbeat."""
+            """Rounds that the program has run: its heartbeat."""
             rng = random.Random(secrets.randbits(256))
             nic = Nic(config, rng=rng, counters=link.counters, memory=arena)
             self._captures = captures
@@ -326,7 +326,7 @@ class BypassSlot:
     def give_back(self) -> bool:
         """Let the program serve its slot again; return false if it holds the arena now.
 
-        Its threads look every 100 ms whether they may. A doorbell that the program rings here meanwhile is taken here.
+        Its threads check every 100 ms whether they may. Doorbells rung meanwhile are handled here.
         """
         if not self.hold():
             return False
@@ -462,7 +462,7 @@ class BypassSlot:
         return True
 
     def is_attended(self, now: int) -> bool:
-        """Return whether the program has done rounds since the last check, or leaves nothing undone."""
+        """Return whether the program has run rounds since the last check, or has no pending work."""
         if not self.note_rounds(self.rounds[0]):
             deadline = self.runtime.nic.timers.next_ns()
             if (deadline is not None and deadline + CHECK_NS <= now) or self._poller.poll(0):
@@ -475,7 +475,7 @@ class BypassSlot:
         return True
 
     def note_rounds(self, rounds: int) -> bool:
-        """Note how many rounds the program has done; return whether that is more than before."""
+        """Note how many rounds the program has run; return whether that is more than before."""
         if rounds == self._seen_rounds:
             return False
         if not self.served:
@@ -507,7 +507,7 @@ class BypassSlot:
         return all(each.believable for each in (self._counted, self._rings, self._punts))
 
     def close(self) -> None:
-        """Close everything once the program has gone; packets that still come for it are lost."""
+        """Close everything once the program has ended; packets that still arrive for it are lost."""
         if not self.closed:
             self.closed = True
             try:
@@ -521,7 +521,7 @@ class BypassSlot:
 
 
 def wait_or_idle(epoll: int, slots: Sequence[BypassSlot], timeout_s: float) -> bool:
-    """Sleep until ``epoll`` has an event or a program did no round for ``CHECK_NS``; return whether one may be idle."""
+    """Sleep until ``epoll`` has an event or a program ran no round for ``CHECK_NS``; return whether one may be idle."""
     if use.ENGINE is None:
         wait_readable([epoll], CHECK_NS / 1e9)
         return True

@@ -50,7 +50,7 @@ class CaptureRing:
         recording: gets its packets.
         link: link of the slot, which interprets socket addresses.
         waits: programs wait if the ring is full; else they leave packets out.
-        number: of it among the rings of the recording.
+        number: its number among the rings of the recording.
 
     Raises:
         OSError: the kernel refuses memory to share.
@@ -81,7 +81,7 @@ class CaptureRing:
         self._words[_RECORDS] = int(self._recording.active)
 
     def take(self, records: _recording.Records, before_ns: int = _NEVER) -> None:
-        """Take the ring's first records that are no later than ``before_ns``; :meth:`free` gives their room back."""
+        """Take the ring's first records that are no later than ``before_ns``; :meth:`free` releases their space."""
         head = self._words[_HEAD]
         fence()
         self.fills = head - self._tail > _FILLS_BYTES
@@ -95,7 +95,7 @@ class CaptureRing:
         self._count_dropped()
 
     def free(self, end: int | None = None) -> None:
-        """Let the program write over the records before ``end``; by default over all that were taken."""
+        """Let the program overwrite the records before ``end``; by default all that were taken."""
         self._freed = self._tail if end is None else max(end, self._freed)
         fence()
         self._words[_TAIL] = self._freed
@@ -107,9 +107,9 @@ class CaptureRing:
         self._dropped = dropped
 
     def learn(self, records: _recording.Records) -> Burst | None:
-        """Have ``records`` know the path of its next record; or take that, and return its burst.
+        """Tell ``records`` the path of its next record, or take that record and return its burst.
 
-        Returns ``None`` as well if no engine writes such a record: then it is taken.
+        Also returns ``None`` for a record that no engine writes, which is taken.
         """
         _, kind, time_ns, length, segment, label, tclass, hop_limit, name, source_port, at, size = records.peek()
         try:
@@ -259,7 +259,7 @@ class CaptureRings:
         return True
 
     def _write(self, records: _recording.Records, own: list[tuple[int, bytes, int]]) -> None:
-        """Write programs' records and this process's own packets, the latter from the end, all in the order of time."""
+        """Write programs' records and this process's own packets, all in the order of time."""
         recording = self.recording
         while (reason := recording.put_records(records, own[-1][0] if own else _NEVER)) != Reason.DONE:
             if reason == Reason.LATER:
@@ -323,7 +323,7 @@ class DeviceCaptures:
             rings.drain()
 
     def update(self) -> None:
-        """Have programs pass their packets from now on, or stop, as the recordings want."""
+        """Make programs pass their packets from now on, or stop, as the recordings require."""
         for rings in self._all():
             rings.update()
 

@@ -108,7 +108,7 @@ class Client:
 
 
 def drain(fd: int) -> None:
-    """Drain an eventfd without waiting, whatever its flags say: programs hold it too, and may change them."""
+    """Drain an eventfd without blocking, whatever its flags: programs hold it too, and may change them."""
     try:
         os.preadv(fd, [bytearray(_EVENTFD_BYTES)], -1, os.RWF_NOWAIT)
     except BlockingIOError:  # empty, or another thread was faster
@@ -120,7 +120,7 @@ def drain(fd: int) -> None:
 
 
 class EventFd:
-    """A program's eventfd; call it to signal it. It never waits, whatever the program did to its flags and count.
+    """A program's eventfd; calling it signals it. It never blocks, whatever the program did to its flags and count.
 
     Args:
         flags: further flags of eventfd(2).

@@ -118,7 +118,7 @@ def _is_another(fd: int, pid: int) -> bool:
 
 
 class ProgramMemory(SharedFiles):
-    """The port by ``/proc/PID/mem``, as the program opened it: after an execve it reads and writes nothing.
+    """The port by ``/proc/PID/mem``, as the program opened it: after an execve all accesses fail.
 
     The kernel lets this port write to read-only pages, so the program's own rights are looked up at registration and
     at each access.

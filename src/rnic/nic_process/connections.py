@@ -71,7 +71,7 @@ class Connections:
             return
         refused = [client for client in self._clients.values() if client.refusal is not None]
         if refusal is None and len(self._clients) - len(refused) >= MAX_CLIENTS:
-            refusal = errno.EUSERS, f"it serves {MAX_CLIENTS} connections: end programs that need it no more"
+            refusal = errno.EUSERS, f"it serves {MAX_CLIENTS} connections: end programs that no longer need it"
         if refusal is not None and len(refused) >= _MAX_REFUSED:
             self.drop(refused[0])
         sock.setblocking(False)

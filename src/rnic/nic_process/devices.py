@@ -55,7 +55,7 @@ class ConnectionManager(Protocol):
         """Report the removal of a device."""
 
     def request(self, key: Client, body: bytes, make_signal: Callable[[], EventFd], now_ns: int, /) -> bytes:
-        """Answer a program's request; ``OSError`` with words if it is refused."""
+        """Answer a program's request; ``OSError`` with a message if it is refused."""
 
     def remove_program(self, key: Client, now_ns: int, /) -> None:
         """Destroy the IDs of a program that has ended."""
@@ -71,7 +71,7 @@ class ServedDevice:
     port: int | None
     """The UDP port that was requested."""
     readers: CaptureReaders
-    """Programs that read its packets while they pass."""
+    """Programs that read its packets live."""
     pinned: bool = False
     """True if the process itself uses it until it ends."""
 
@@ -135,8 +135,8 @@ class DeviceTable(Mapping[str, ServedDevice]):
     ) -> str:
         """Return the name of the device at a local address; make one if there is none.
 
-        An unused device is made again for other options, so that a program's options end with it. Other
-        unused devices are removed, so that names do not depend on what ran before.
+        An unused device is recreated for other options, so that a program's options end with it. Other unused devices
+        are removed, so that names do not depend on earlier programs.
 
         Args:
             address: local IP address.
@@ -204,7 +204,7 @@ class DeviceTable(Mapping[str, ServedDevice]):
                 raise ProcessError(f"PCI address {pci} is that of device {name} already: give another by --pci")
 
     def fail_verbs(self, device: ServedDevice, rules: list[VerbsRule]) -> None:
-        """Have verbs fail by further rules; libraries get theirs when they open the device."""
+        """Make verbs fail by further rules; libraries get theirs when they open the device."""
         runtime, faults = device.runtime, device.runtime.verbs_faults
         if faults is None:
             faults = VerbsFaults([])

@@ -1,7 +1,7 @@
-"""Lines that tell a program's user why something failed: written to the stderr that the program has sent (EXPLAIN).
+"""Write lines that explain failures to a program's user, to the stderr that the program has sent (EXPLAIN).
 
-The NIC process must not wait for their reader. A thread writes them, a descriptor that takes no line for a second
-gets no more, and each kind of line is counted after the first ones.
+The NIC process must not wait for their reader. A thread writes them; a descriptor that blocks for a second gets no
+more; and after the first lines of each kind, further ones are only counted.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ class Writer:
         return lines
 
     def put(self, lines: Lines, text: str) -> None:
-        """Have a line written; an empty text closes the descriptor."""
+        """Queue a line to be written; an empty text closes the descriptor."""
         with self._wake:
             if text and len(self._waiting) >= _MOST_WAITING:
                 return
             if self._thread is None and (not text or not self._start()):
-                if not text:  # nothing waits before it
+                if not text:  # the queue was empty
                     lines.fd.close()
                 return
             self._waiting.append((lines, text))

@@ -1,4 +1,4 @@
-"""The page of a device's fault rules, which programs with slots of the device map to read, and a gate of the port."""
+"""The page of a device's fault rules, which programs with slots map read-only, and a gate of the port."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FaultPage:
 
     Raises:
         OSError: the kernel refuses memory to share.
-        ValueError: programs cannot judge by these rules: why.
+        ValueError: programs cannot apply these rules; the message says why.
     """
 
     def __init__(self, link: FaultyLink | None) -> None:
@@ -75,7 +75,7 @@ class FaultPage:
         )
 
     def set_port_down(self, down: bool) -> None:
-        """Have programs drop packets that they send and receive, or stop doing so."""
+        """Make programs drop packets that they send and receive, or stop doing so."""
         store32(self._page, FAULT_TABLE["port_down"].byte, int(down))
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ _REQUEST_BYTES = attach.REQUEST_BYTES | attach_cm.REQUEST_BYTES
 
 
 Handler = Callable[[Client, bytes, list[int], list[int]], bytes]
-"""Called with the client, the message's body, descriptors that came with it, and a list for those of the answer."""
+"""Called with the client, the message's body, the descriptors sent with it, and a list for those of the answer."""
 
 
 class Handlers:
@@ -61,7 +61,7 @@ class Handlers:
     Args:
         devices: the process's devices.
         clients: its clients.
-        cm: manages connections; without one there is none.
+        cm: connection manager, if any.
         wake: the socket that wakes the process.
         counters: the process's own.
         writer: writes to the programs' stderr.
@@ -117,7 +117,7 @@ class Handlers:
             out: gets the descriptors that go with the answer.
 
         Raises:
-            OSError: the message is refused; errno and words are the answer.
+            OSError: the message is refused; errno and message are the answer.
         """
         least, most = _REQUEST_BYTES.get(kind, (0, attach.MAX_MESSAGE))
         if not least <= len(body) <= most:
@@ -169,14 +169,14 @@ class Handlers:
         for name, value in wanted.items():
             kind = _ADD_KINDS.get(name)
             if kind is None:
-                raise OSError(errno.EINVAL, f"ADD: {name!r} is nothing that a program may choose of a device")
+                raise OSError(errno.EINVAL, f"ADD: {name!r} is not an option that a program may set")
             if value is not None and type(value) is not kind:
                 raise OSError(errno.EINVAL, f"ADD: {name}={value!r} is no {kind.__name__}")
         for name, value in (wanted.get("parameters") or {}).items():
             if type(value) is not int:
                 raise OSError(errno.EINVAL, f"ADD: parameter {name}={value!r} is no int")
         if wanted.get("port") is not None and not 0 <= wanted["port"] <= 0xFFFF:
-            raise OSError(errno.EINVAL, f"port={wanted['port']} is no UDP port: 0 to 65535 are")
+            raise OSError(errno.EINVAL, f"port={wanted['port']} is not a UDP port: use 0 to 65535")
         name = wanted.pop("name", None)
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise OSError(
@@ -199,7 +199,7 @@ class Handlers:
         name = body[:16].split(b"\0", 1)[0].decode()
         device = self._device(name)
         if device.runtime.nic.globals.dead:
-            raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may appear anew")
+            raise OSError(errno.ENODEV, f"device {name!r} has failed and is gone: it may return")
         if client.uar is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "OPEN comes once, with one descriptor")
         faults = device.runtime.verbs_faults
@@ -219,9 +219,9 @@ class Handlers:
                 undo.callback(bypass.release_slot, slot)
             reason = ""
             if mode & attach.DMA_SLOT and slot is None:
-                reason = bypass.refused or "the NIC process may not look into its memory"
+                reason = bypass.refused or "the NIC process may not access its memory"
             elif mode & attach.DMA_UNFIT:
-                reason = "its system refuses it what running the data path takes"
+                reason = "its kernel does not let it run the data path"
             elif mode & attach.DMA_NO_ENGINE:
                 reason = "its rnic was installed without a C compiler, or its engine is switched off"
             if reason:
@@ -274,7 +274,7 @@ class Handlers:
         return b""
 
     def _shm_ring(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Let a program take part in loopback over shared memory, or tell it which peer a queue pair leads to."""
+        """Let a program take part in loopback over shared memory, or connect the rings of one of its queue pairs."""
         slot = client.slot
         if slot is None:
             raise OSError(errno.EINVAL, "SHM_RING comes from a program with a slot")
@@ -320,7 +320,7 @@ class Handlers:
         except PermissionError:
             raise OSError(
                 errno.EACCES,
-                f"the NIC process may not look into program {client.pid} (ptrace rules):"
+                f"the NIC process may not access the memory of program {client.pid} (ptrace rules):"
                 " unset RNIC_DMA, so that a thread of the program copies",
             ) from None
         held.detach()
@@ -349,14 +349,14 @@ class Handlers:
         return struct.pack("<IIQQQ", blocks, BLOCK_BYTES, size, RUNG_AT, blocks_at)
 
     def _explain(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Tell a program's user why its requests fail, on the stderr that comes with the message."""
+        """Explain failures to a program's user, on the stderr sent with the message."""
         if client.uar is None or client.lines is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "EXPLAIN comes once, after OPEN, with one descriptor")
         client.lines = client.uar.tell = self._writer.open(fds[0])
         return b""
 
     def _netlink_socket(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Serve a socket that stands in for a program's NETLINK_RDMA socket."""
+        """Serve a socket that replaces a program's NETLINK_RDMA socket."""
         if len(fds) != 1:
             raise OSError(errno.EINVAL, "NETLINK comes with one descriptor")
         self._netlink.add(fds[0], filter(None, body.decode().split(",")))
@@ -397,7 +397,7 @@ class Handlers:
             raise OSError(errno.ENODEV, "no device is open on this connection")
         request = attach.REGISTER.unpack(body)
         if request["offset"] >= GLOBAL_BYTES or request["offset"] & 3:
-            raise OSError(errno.EINVAL, f"offset {request['offset']:#x} is no register of the global block")
+            raise OSError(errno.EINVAL, f"offset {request['offset']:#x} is not a register of the global block")
         resources = client.runtime.nic.resources
         if request["store"]:
             others = len({each.pid for each in self._clients.values() if each.device == client.device} - {client.pid})
@@ -416,7 +416,8 @@ class Handlers:
     def _info(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
         """Return the view that ``body`` names, ``DEVICE WHAT``, as JSON in a memfd: ``null`` if there is none.
 
-        Beside the views of :func:`rnic.device.inspect.look` there are ``tap`` (:meth:`rnic.runtime.tap.Tap.answer`),
+        In addition to the views of :func:`rnic.device.inspect.look` there are ``tap``
+        (:meth:`rnic.runtime.tap.Tap.answer`),
         ``why QPN``, the text of a queue pair's last reason, and, of no device, ``devices``
         (:func:`rnic.nic_process.inspect.devices`).
         """
@@ -493,7 +494,7 @@ class Handlers:
             device.runtime.verbs_faults.clear()
 
     def _capture(self, client: Client, body: bytes, fds: list[int], out: list[int]) -> bytes:
-        """Send a device's packets to a socket from now on; the connection ends with the capture."""
+        """Send a device's packets to a socket; the connection ends with the capture."""
         if client.capture is not None or len(fds) != 1:
             raise OSError(errno.EINVAL, "CAPTURE brings one end of one pair of sockets, once for each connection")
         device = self._device(body.decode() or next(iter(self._devices), ""))
@@ -525,7 +526,7 @@ class Handlers:
             raise OSError(errno.EINVAL, f"vector {vector} is out of range")
         eq = client.runtime.nic.resources.eqs.get(vector)
         if eq is None or eq.uar is not client.uar:
-            raise OSError(errno.EINVAL, f"vector {vector} is no event queue of this context")
+            raise OSError(errno.EINVAL, f"vector {vector} is not an event queue of this context")
         old = client.vectors.get(vector)
         # the old eventfd is used until the new one exists, which the kernel may refuse
         fire = EventFd()
@@ -586,7 +587,7 @@ def _parse_commands(body: bytes) -> list[tuple[int, int, int, bytes]]:
 
 
 def _hang_up(client: Client) -> None:
-    """End a connection: its end is read like that of a program that has gone."""
+    """End a connection as if the program had ended."""
     with contextlib.suppress(OSError):
         client.sock.shutdown(socket.SHUT_RDWR)
 

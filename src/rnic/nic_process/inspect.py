@@ -24,8 +24,8 @@ def devices(
 
     Each is ``{"name", "address", "udp_port", "guid", "port_state", "dead", "served", "programs": [program],
     "qps": [pair]}``, a program ``{"pid", "command"}``, a pair ``{"qpn", "pid", "state", "remote_qpn",
-    "remote_address"}``; the last is empty for one that has no peer. ``served`` devices stay without a program, as
-    ``rnic serve`` was told.
+    "remote_address"}``; the last is empty without a peer. ``served`` devices stay without a program, as ``rnic serve``
+    requires.
     """
     users = list(clients)
     return [
@@ -61,7 +61,7 @@ def _device(name: str, runtime: Runtime, users: list[Client]) -> dict[str, Any]:
 
 
 def command_of(pid: int) -> str:
-    """Return the name of a program; ``?`` where it has ended."""
+    """Return the name of a program; ``?`` if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""Start a NIC process beside a program: ``rnic exec`` makes its socket, and need not wait until it answers.
+"""Start a NIC process for a program: ``rnic exec`` makes its socket, and need not wait until it answers.
 
 Programs that connect meanwhile wait in the backlog of that socket. The NIC process gets three descriptors: the lock of
-its runtime directory, the socket, and the first program's connection, with the messages that this has sent.
+its runtime directory, the socket, and the first program's connection, with messages already sent.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ _MOST_DESCRIPTORS = 1 << 16
 def launch(
     directory: Path, wanted: Sequence[Mapping[str, object]] = (), names: Sequence[str] = ()
 ) -> ProcessConnection | None:
-    """Start the NIC process of a runtime directory. Return a connection to it at once, ``None`` if one runs or starts.
+    """Start the NIC process of a runtime directory. Return a connection to it at once; ``None`` if one is running or
+    starting.
 
     Args:
         directory: the runtime directory.
-        wanted: devices that it makes before it answers anything, as ADD takes them. If it refuses one it ends, and the
-            next program to need it starts it again and is told why.
-        names: their names; it makes the view of the device paths for them.
+        wanted: arguments of ADD for devices that it makes before it answers anything. If it refuses one, it exits; the
+        next program that needs it starts it again and gets the reason. names: their names, for the view of the device
+        paths.
 
     Raises:
         OSError: the socket cannot be made.
@@ -62,7 +63,7 @@ def launch(
         except BlockingIOError:
             return None
         path = directory / attach.SOCKET_NAME
-        # what a NIC process that was killed has left
+        # left by a killed NIC process
         path.unlink(missing_ok=True)
         if (directory / TREE).exists():
             shutil.rmtree(directory / TREE, ignore_errors=True)
@@ -96,7 +97,7 @@ def reach(directory: Path) -> ProcessConnection:
         if connection is not None:
             return connection
         connection = launch(directory)
-        if connection is None:  # another starts, or one ends
+        if connection is None:  # another one is starting, or one is exiting
             time.sleep(_RETRY_S)
             continue
         try:
@@ -117,7 +118,7 @@ def reach(directory: Path) -> ProcessConnection:
 
 
 def _spawn(directory: Path, lock: int, listener: socket.socket, first: socket.socket, names: Sequence[str]) -> None:
-    """Run ``rnic serve`` with these descriptors; it is no child of this process, which becomes the program."""
+    """Run ``rnic serve`` with these descriptors, not as a child of this process, which becomes the program."""
     log = os.open(directory / "nic.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         child = os.fork()
@@ -141,7 +142,7 @@ def _become(
         null = fcntl.fcntl(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
         for standard, fd in enumerate((null, log, log)):
             os.dup2(fd, standard)
-        # what this process was handed by its own parent, such as a pipe or a lock, is the program's alone
+        # descriptors inherited from this process's parent, such as a pipe or a lock, belong to the program only
         for before, behind in pairwise([_FIRST_FREE - 1, *sorted(fds), _MOST_DESCRIPTORS]):
             os.closerange(before + 1, behind)
         command = [sys.executable, "-m", "rnic.cli", "serve", "--handed", ",".join(map(str, fds))]

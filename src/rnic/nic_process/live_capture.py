@@ -1,8 +1,8 @@
-"""Programs that read a device's packets while they pass, as ``rnic extcap`` does for Wireshark.
+"""Live capture: programs read a device's packets as they pass, as ``rnic extcap`` does for Wireshark.
 
-A device that records anyway (``--capture``) gives its readers the same packets. Any other is recorded by this process
-while there are readers. Programs that run the data path themselves hand their packets over by rings
-(:mod:`rnic.nic_process.capture_rings`) meanwhile. A reader that is slow lacks packets, and nothing waits for it.
+A device that records to a file (``--capture``) gives readers the same packets. This process records any other device
+while there are readers. Meanwhile programs that run the data path themselves pass their packets through rings
+(:mod:`rnic.nic_process.capture_rings`). A slow reader misses packets; nothing waits for it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rnic.runtime.loop import Runtime
 from rnic.trace.counters import Counters
 
 MAX_READERS = 8
-"""Of one device."""
+"""Most readers of one device."""
 _RULE = "CAPTURE brings one end of a pair of SOCK_STREAM sockets of AF_UNIX, and nothing else"
 _SEND_BUFFER = 1 << 20
-"""Bytes that wait in a socket for a reader that is late; where the kernel allows no more, less."""
+"""Bytes buffered in a socket for a slow reader, as far as the kernel allows."""
 
 
 def _nothing() -> None:
@@ -34,7 +34,7 @@ def _nothing() -> None:
 
 
 class _Stream:
-    """One end of a pair of sockets, as a file that nothing waits for: a pipe's reader may make its writer wait."""
+    """One end of a socket pair, as a file whose writes never block, unlike those to a pipe."""
 
     def __init__(self, fd: int) -> None:
         copied = Descriptor()
@@ -50,15 +50,15 @@ class _Stream:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
 
     def write(self, data: bytes) -> int | None:
-        """Send what fits, and return how many bytes did; ``None`` where none do."""
+        """Send as much as fits, and return the number of bytes; ``None`` if nothing fits."""
         try:
-            # the program has the same file, and may have it block
+            # the program has the same file, and may make it blocking
             return self.sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return None
 
     def flush(self) -> None:
-        """Do nothing: nothing is kept back."""
+        """Do nothing: nothing is buffered."""
 
 
 class LiveCapture:
@@ -66,10 +66,10 @@ class LiveCapture:
 
     Args:
         fd: one end of a pair of SOCK_STREAM sockets; stays the caller's.
-        ended: called once if the reader has gone, or the device.
+        ended: called once when the reader or the device is gone.
 
     Raises:
-        OSError: EINVAL: it is no such socket. EPIPE: nothing reads it.
+        OSError: EINVAL: it is not such a socket. EPIPE: the other end is closed.
     """
 
     def __init__(self, fd: int, ended: Callable[[], object]) -> None:
@@ -77,9 +77,9 @@ class LiveCapture:
         self._sock = stream.sock
         self._ended: Callable[[], object] = _nothing
         self.leave: Callable[[], object] = _nothing
-        """Takes it from its device."""
+        """Removes it from its device."""
         self.drain: Callable[[], object] = _nothing
-        """Takes what programs of its device have handed over so far."""
+        """Writes the packets that programs of its device have passed so far."""
         self.recording = Recording(cast("BinaryIO", stream), Counters(), ended=lambda error: self.end())
         if not self.recording.active:
             self._sock.close()
@@ -87,7 +87,7 @@ class LiveCapture:
         self._ended = ended
 
     def end(self) -> None:
-        """Get no more packets, and say so; :meth:`close` is still to be called."""
+        """Stop getting packets, and report it; :meth:`close` must still be called."""
         leave, self.leave = self.leave, _nothing
         leave()
         ended, self._ended = self._ended, _nothing
@@ -98,7 +98,7 @@ class LiveCapture:
         if self._sock.fileno() >= 0:
             self._ended = _nothing
             leave, self.leave = self.leave, _nothing
-            with ExitStack() as last:  # whatever fails: all of this
+            with ExitStack() as last:  # run all of this, whatever fails
                 last.callback(self._sock.close)
                 last.callback(self.recording.finish)
                 last.callback(leave)
@@ -118,15 +118,15 @@ class CaptureReaders:
         self._bypass = bypass
         self._readers: list[LiveCapture] = []
         self._inserted: Recorder | None = None
-        """Of a device that records nothing by itself."""
+        """Recorder of a device that does not record by itself."""
 
     def check_room(self) -> None:
-        """Raise OSError, EUSERS, where there are as many as there may be."""
+        """Raise OSError (EUSERS) if there are too many readers."""
         if len(self._readers) >= MAX_READERS:
             raise OSError(errno.EUSERS, f"{MAX_READERS} programs read this device's packets already: end one")
 
     def add(self, reader: LiveCapture) -> None:
-        """Have a reader get all packets from now on."""
+        """Start sending all packets to a reader."""
         recording = self._bypass.recording
 
         def leave() -> None:
@@ -147,7 +147,7 @@ class CaptureReaders:
         self._bypass.captures.update()
 
     def _drain(self) -> None:
-        """Take what programs have handed over so far."""
+        """Write the packets that programs have passed so far."""
         self._bypass.captures.drain()
 
     def _insert(self) -> None:
@@ -166,7 +166,7 @@ class CaptureReaders:
 
     def close(self) -> None:
         """End all captures together with the device."""
-        with ExitStack() as last:  # whatever fails: all of this
+        with ExitStack() as last:  # run all of this, whatever fails
             for reader in tuple(self._readers):
                 last.callback(reader.close)
                 last.callback(reader.end)

@@ -1,7 +1,7 @@
-"""Answers iproute2's ``rdma``: what a NETLINK_RDMA socket of the kernel says of devices, ports and resources.
+"""Answer iproute2's ``rdma`` as a NETLINK_RDMA socket of the kernel does: devices, ports and resources.
 
-A program's socket is one end of a pair (``abi/paths/interpose_netlink.c``), whose other end is served here. Numbers and
-layouts are those of the kernel's ``rdma/rdma_netlink.h`` and ``linux/netlink.h``. What is asked for is only looked at.
+A program's socket is one end of a pair (``abi/paths/interpose_netlink.c``); the other end is served here. Numbers and
+layouts are those of the kernel's ``rdma/rdma_netlink.h`` and ``linux/netlink.h``. All requests are read-only.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _NESTED = 0x8000
 _MOST_BYTES = 2_048
-"""Bytes of one message, at most: the tool's buffer is a page."""
+"""Most bytes of one message: the tool's buffer is a page."""
 MAX_REQUEST = 8_192
 MAX_SOCKETS = 64
 
@@ -101,7 +101,7 @@ def attributes(data: bytes) -> dict[str, bytes]:
 
 
 class Refusal(Exception):  # noqa: N818 - it never leaves this module
-    """The request ends with an errno."""
+    """A request fails with an errno."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -113,7 +113,7 @@ class Answers:
 
     Args:
         devices: all of the NIC process.
-        names: those that the program sees; empty for all.
+        names: devices that the program sees; empty for all.
     """
 
     def __init__(self, devices: Mapping[str, ServedDevice], names: Iterable[str]) -> None:
@@ -121,7 +121,7 @@ class Answers:
         self._names = frozenset(names)
 
     def of(self, request: bytes) -> list[bytes]:
-        """Return the datagrams that answer a request, each of at most a few messages."""
+        """Return the datagrams that answer a request, each with at most a few messages."""
         if len(request) < HEADER.size:
             return []
         length, kind, flags, seq, _ = HEADER.unpack_from(request)
@@ -186,7 +186,7 @@ def _message(kind: int, flags: int, seq: int, body: bytes) -> bytes:
 
 
 def _grouped(rows: Iterable[bytes], name: str) -> list[bytes]:
-    """Return the entries of a table in groups, each of as many as fit one message."""
+    """Return the entries of a table in groups that fit one message."""
     groups, group = [], b""
     for row in rows:
         entry = attribute(name, row)
@@ -317,7 +317,7 @@ _OF_DEVICES: dict[int, Callable[[ServedDevice], bytes]] = {
     RES_GET: _summary,
     STAT_GET: _counters,
 }
-"""Answers of one message for each device."""
+"""Requests answered by one message per device."""
 _TABLES: dict[int, tuple[str, Callable[[ServedDevice], Iterable[bytes]]]] = {
     RES_QP_GET: ("RES_QP", _qps),
     RES_CQ_GET: ("RES_CQ", _cqs),
@@ -325,12 +325,12 @@ _TABLES: dict[int, tuple[str, Callable[[ServedDevice], Iterable[bytes]]]] = {
     RES_PD_GET: ("RES_PD", _pds),
     RES_CM_ID_GET: ("RES_CM_ID", _none),
 }
-"""Answers that are tables."""
+"""Requests answered by tables."""
 
 
 @dataclass(eq=False)
 class _Socket:
-    """The other end of one program's socket, and the datagrams that it has no room for yet."""
+    """The other end of one program's socket, and the datagrams that do not fit into it yet."""
 
     sock: socket.socket
     answers: Answers
@@ -343,7 +343,7 @@ class NetlinkSockets:
     Args:
         devices: of the NIC process.
         selector: polls them.
-        guard: gets our own errors.
+        guard: gets internal errors.
     """
 
     def __init__(self, devices: Mapping[str, ServedDevice], selector: selectors.BaseSelector, guard: Guard) -> None:
@@ -356,7 +356,7 @@ class NetlinkSockets:
         """Serve a program's socket, which shows it these devices.
 
         Raises:
-            OSError: EINVAL for what is not a socket of a pair, EMFILE where there are too many.
+            OSError: EINVAL if it is not a socket of a pair, EMFILE if there are too many.
         """
         if len(self._open) >= MAX_SOCKETS:
             raise OSError(errno.EMFILE, f"{MAX_SOCKETS} NETLINK_RDMA sockets are open already: close some")
@@ -391,7 +391,7 @@ class NetlinkSockets:
         self._send(end)
 
     def _send(self, end: _Socket) -> None:
-        """Send what the socket takes; the rest waits until the program has read, and so does its next request."""
+        """Send what fits into the socket; the rest, and the program's next request, wait until the program has read."""
         try:
             while end.unsent:
                 end.sock.send(end.unsent[0], socket.MSG_DONTWAIT)

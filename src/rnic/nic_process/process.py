@@ -48,7 +48,7 @@ from rnic.trace.guard import Guard
 
 _ASLEEP_AT = attach.WINDOW["asleep"].byte
 _MESSAGES_EVERY_NS = 300_000
-"""Longest that a message waits, however busy the devices are or however long empty rounds take."""
+"""Longest time that a message waits, however busy the devices are or however long empty rounds take."""
 _BUSY_NS = 5_000_000
 """A program that rang a doorbell within this time is busy."""
 _SHARED_BUDGET = 15
@@ -60,9 +60,9 @@ _ERROR_PAUSE_S = 0.01
 _MAX_WAKEUPS = 64
 """Wake-ups that are drained at once: programs cannot keep the loop here."""
 _EXACT_S = 0.1
-"""Longest sleep that ends to the microsecond, where a device is on a simulated fabric."""
+"""Longest sleep with microsecond precision, used if a device is on a simulated fabric."""
 _SELECT_DESCRIPTORS = 1_024
-"""Descriptors from this one on are too large for ``select``."""
+"""Descriptors from this number up are too large for ``select``."""
 _CHECK_S = CHECK_NS / 1e9
 
 
@@ -72,8 +72,8 @@ class NicProcess:
     Args:
         directory: for socket and lock.
         make: makes a device of an address, a UDP port and options.
-        cm: manages connections on the devices' QP1; without one there is none.
-        handed: lock and socket, if ``rnic exec`` has made them (:mod:`rnic.nic_process.launch`).
+        cm: connection manager on the devices' QP1, if any.
+        handed: lock and socket, if ``rnic exec`` made them (:mod:`rnic.nic_process.launch`).
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class NicProcess:
         self.clients: dict[int, Client] = {}
         self._selector = selectors.DefaultSelector()
         self._woken, self.wake = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        """The process sleeps on the first, programs wake it by the second. An eventfd would not do: programs find out
-        whether a descriptor is still the same file by its inode, and all eventfds have one."""
+        """The process sleeps on the first; programs wake it by the second. An eventfd does not work here: programs
+        check by inode whether a descriptor is still the same file, and all eventfds share one inode."""
         self._selector.register(self._woken, selectors.EVENT_READ, self._on_wake)
         path = directory / attach.SOCKET_NAME
         if listener is None:
@@ -115,7 +115,7 @@ class NicProcess:
         sockets = WakeSockets(self._selector)
         self.devices = DeviceTable(make, self.clients, sockets, self.sysfs, cm, self.watchdog, self.guard)
         self.explanations = Writer()
-        """Tells programs' users why something fails."""
+        """Explains failures to programs' users."""
         self.netlink = NetlinkSockets(self.devices, self._selector, self.guard)
         self.handlers = Handlers(
             self.devices, self.clients, cm, self.wake.fileno(), self.counters, self.explanations, self.netlink
@@ -128,19 +128,19 @@ class NicProcess:
         self.acceptor = Acceptor(path, self._selector, self.connections.add, self.guard, listener)
         self._stopped = False
         self._shared = False
-        """Several programs are busy."""
+        """True while several programs are busy."""
         self._polled_ns = 0
         """Time of the last poll for messages."""
 
     def adopt(self, sock: socket.socket, names: list[str]) -> None:
-        """Serve the program that has started this process, and do first what it has asked for already.
+        """Serve the program that started this process, beginning with its queued requests.
 
         Args:
             sock: its connection.
-            names: the devices that it must have then; they get a view of the device paths.
+            names: the devices that must exist then; they get a view of the device paths.
 
         Raises:
-            ProcessError: one could not be made.
+            ProcessError: a device could not be created.
         """
         self.connections.add(sock, None)
         client = self.clients[sock.fileno()]
@@ -162,9 +162,9 @@ class NicProcess:
             try:
                 if self._woken.recv(1, socket.MSG_DONTWAIT):
                     continue
-                # a program shut it down: from now on the timers find what is rung for
+                # a program shut it down: from now on timers detect doorbells
                 self._selector.unregister(self._woken)
-                LOGGER.warning("a program shut down the socket that wakes the NIC process: it wakes by its timers")
+                LOGGER.warning("a program shut down the socket that wakes the NIC process: timers wake it now")
             except BlockingIOError:
                 pass
             except OSError as error:  # a program changed the socket in another way
@@ -207,12 +207,12 @@ class NicProcess:
         return did
 
     def _serve_slot(self, client: Client) -> bool:
-        """Do this process's part of the work on a slot; return whether there was any."""
+        """Do this process's share of the work on a slot; return whether there was any."""
         slot = client.slot
         assert slot is not None
         now = time.monotonic_ns()
         with slot.work:
-            rung = bool(slot.runtime.nic.resources.doorbells.rung)  # as its slot was given back
+            rung = bool(slot.runtime.nic.resources.doorbells.rung)  # when its slot was given back
             if slot.served or rung or len(slot.runtime.link.filenos()) > 1:
                 did = slot.serve()
                 self.devices.give_back(slot)
@@ -255,7 +255,7 @@ class NicProcess:
             fence()  # programs store their doorbell, then load whether the NIC sleeps
 
     def _sleep_time(self) -> float:
-        """Return for how many seconds the loop may sleep."""
+        """Return how many seconds the loop may sleep."""
         clients = [client for client in self.clients.values() if client.slot is not None]
         # this also bounds the wait of a program that forgot its fence
         shortest = max(0.0, (self.sysfs.due_ns - time.monotonic_ns()) / 1e9)
@@ -306,13 +306,13 @@ class NicProcess:
                     time.sleep(_ERROR_PAUSE_S)
 
     def stop(self) -> None:
-        """Make :meth:`serve` return soon. For signal handlers, which must not raise in the middle of other work."""
+        """Make :meth:`serve` return soon; for signal handlers, which must not raise in the middle of other work."""
         self._stopped = True
         with contextlib.suppress(OSError):
             self.wake.send(b"\0", socket.MSG_DONTWAIT)
 
     def _iterate(self, backoff: IdleBackoff, idle_exit: float | None) -> bool:
-        """Do one round, and poll messages or sleep as it is due; return false once it is time to end."""
+        """Run one round, then poll messages or sleep; return false once it is time to exit."""
         if self._stopped:
             return False
         self.acceptor.retry()
@@ -347,7 +347,7 @@ class NicProcess:
         return idle_exit is None or bool(self.clients) or time.monotonic() - self.connections.last_drop <= idle_exit
 
     def _record(self) -> float:
-        """Put packets that programs have recorded into files if it is time; return seconds until it is again."""
+        """Write packets recorded by programs to files if it is time; return the seconds until the next time."""
         now = time.monotonic_ns()
         shortest = math.inf
         for name, device in self.devices.items():
@@ -357,7 +357,7 @@ class NicProcess:
         return shortest
 
     def _happen(self) -> None:
-        """Let the events of fault scripts happen that are due, or whose verbs have been answered."""
+        """Apply events of fault scripts that are due, or whose verbs have been answered."""
         while self.devices.struck:
             name, event = self.devices.struck.popleft()
             device = self.devices.get(name)
@@ -365,12 +365,12 @@ class NicProcess:
                 continue
             try:
                 self.handlers.happen(device, event)
-            except (OSError, RnicError) as error:  # it names what is not there, or a program was stopped
+            except (OSError, RnicError) as error:  # its object does not exist, or a program was stopped
                 device.runtime.nic.counters.bump("fault_event_missed")
                 LOGGER.warning("fault event %s of %s: %s", event.name, name, error)
 
     def _sleep(self, timeout: float) -> None:
-        """Sleep until something comes, or for ``timeout`` seconds; wake to serve slots whose programs are idle."""
+        """Sleep until something arrives, or for ``timeout`` seconds; wake up to serve slots of idle programs."""
         slots = [client.slot for client in self.clients.values() if client.slot is not None and not client.slot.served]
         timeout = min(timeout, self._record())
         end = time.monotonic() + timeout
@@ -384,7 +384,7 @@ class NicProcess:
         self._dispatch(max(0.0, timeout))
 
     def _dispatch(self, timeout: float) -> None:
-        """Handle messages and new connections that come within ``timeout`` seconds."""
+        """Handle messages and new connections that arrive within ``timeout`` seconds."""
         if 0 < timeout < _EXACT_S and self._needs_exact_sleep():  # the selector rounds up to milliseconds
             select.select((self._selector,), (), (), timeout)
             timeout = 0
@@ -403,7 +403,7 @@ class NicProcess:
         return bool(ready)
 
     def close(self) -> None:
-        """Close everything, and say so in every window."""
+        """Close everything, and mark every window as closed."""
         self.sysfs.close()  # while this process still has the lock
         for client in self.clients.values():
             if client.window is not None:
@@ -419,5 +419,5 @@ class NicProcess:
         self.wake.close()
         self._woken.close()
         self.devices.close()
-        os.close(self._lock)  # behind the devices: the next NIC process finds their addresses free
+        os.close(self._lock)  # after the devices, so that the next NIC process finds their addresses free
         self.explanations.close()

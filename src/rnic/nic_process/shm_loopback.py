@@ -1,8 +1,8 @@
-"""Loopback in shared memory: rings between two programs of one device (:mod:`rnic.state.shm_loopback`).
+"""Shared-memory loopback: rings between two programs of one device (:mod:`rnic.state.shm_loopback`).
 
-The NIC process makes the file of a pair when a queue pair of one program is to be connected to one of the other and
-both asked for it (``rnic exec --bypass --shm``). It stores its own words there: that a program's slot is served
-here, that it has ended, that a queue pair has stopped or a key was invalidated. It reads only whether records wait.
+The NIC process makes the file of a pair when a queue pair of one program connects to one of the other and both
+requested it (``rnic exec --bypass --shm``). It stores its own words there: a program's slot is served here, a program
+has ended, a queue pair has stopped, a key was invalidated. It reads only whether records wait.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class LoopbackEnd:
         self.cookie = secrets.token_bytes(COOKIE_BYTES)
         # socket.socketpair wraps these once more, and leaves one open if there is no memory for that
         self.wake_receiver, self.wake_sender = _socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        """The program sleeps on the first; its peers wake it by the second. A datagram call says itself that it does
-        not block; with an eventfd any holder decides that for all."""
+        """The program sleeps on the first; its peers wake it by the second. A datagram call can be non-blocking by
+        itself; with an eventfd, any holder decides that for all."""
 
     def close(self) -> None:
         """Close the sockets once the program has ended."""
@@ -79,14 +79,14 @@ class RingPair:
         return tail != load32(self.shared, at + CONSUMER_AT + RING_CONSUMER["head"].byte)
 
     def qp_stopped(self, member: int, qpn: int) -> None:
-        """Store that a queue pair of a slot has stopped: a peer that reads from its memory just now read nothing."""
+        """Mark a queue pair of a slot as stopped: a peer that is reading its memory must discard the data."""
         ring, group = self.tx_ring(member), qpn % EPOCHS
         self._epochs[ring * EPOCHS + group] += 1  # 32 bits, as in the record
         store32(self.shared, ring * RING_ALL + EPOCHS_AT + 8 * group, self._epochs[ring * EPOCHS + group])
         fence()
 
     def key_invalidated(self, member: int) -> None:
-        """Store that a key of a slot is invalid: a peer that reads from its memory for a READ just now read nothing."""
+        """Mark a key of a slot as invalid: a peer that is reading its memory for a READ must discard the data."""
         ring = self.tx_ring(member)
         self._keys[ring] += 1
         store32(self.shared, ring * RING_ALL + CONTROL_AT + RING_CONTROL["keys"].byte, self._keys[ring])

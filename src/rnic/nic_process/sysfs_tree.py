@@ -1,8 +1,8 @@
 """A RoCE device's files under ``/sys`` and ``/dev``, as a real tree in the runtime directory.
 
-UCX, MPI over it, ``ibstat`` and monitoring read an RDMA device there. The NIC process keeps the tree. ``rnic exec``
-makes a view of it with the program's devices alone, and preloads a library that redirects paths to it
-(``abi/paths``). Names and formats are the kernel's (its ``Documentation/ABI``, ``stable/sysfs-class-infiniband``).
+UCX, MPI over UCX, ``ibstat`` and monitoring tools read an RDMA device there. The NIC process maintains the tree. ``rnic
+exec`` makes a view with only the program's devices, and preloads a library that redirects paths to it (``abi/paths``).
+Names and formats are the kernel's (its ``Documentation/ABI``, ``stable/sysfs-class-infiniband``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rnic.device.nic import Nic
 
 REFRESH_NS = 250_000_000
-"""Counters in the tree are no older, while the device is in use."""
+"""Greatest age of counters in the tree, while the device is in use."""
 
 _GID_TYPES = {ROCE_V1: "IB/RoCE v1", ROCE_V2: "RoCE v2"}
 _UVERBS_MAJOR, _UVERBS_MINOR = 231, 192
@@ -55,7 +55,7 @@ HW_COUNTERS: dict[str, tuple[str, ...]] = {
     "send_err": ("fatal_naks_sent",),
     "rx_icrc_encapsulated": (DropReason.BAD_ICRC.value,),
 }
-"""Files of ``ports/1/hw_counters`` by the names of Soft-RoCE and mlx5; ours stand there by their own names, too."""
+"""Files of ``ports/1/hw_counters`` with the names of Soft-RoCE and mlx5; rnic's own counters are there, too."""
 for _name, _files in COUNTER_FILES.items():
     for _file in _files.split():
         HW_COUNTERS[_file] = (*HW_COUNTERS.get(_file, ()), _name)
@@ -65,11 +65,11 @@ _SUMS: dict[str, tuple[tuple[str, ...], int]] = {
     **{f"ports/1/counters/{name}": (parts, PORT_WORD_BYTES) for name, parts in PORT_DATA.items()},
     **{f"ports/1/hw_counters/{name}": (parts, 1) for name, parts in HW_COUNTERS.items()},
 }
-"""The counters of ours that each file adds up, and its unit."""
+"""The rnic counters that each file sums up, and its unit."""
 _FILES_OF = {
     part: [path for path, (parts, _) in _SUMS.items() if part in parts] for parts, _ in _SUMS.values() for part in parts
 }
-"""The files that each counter is part of."""
+"""The files to which each counter contributes."""
 
 
 def format_gid(gid: bytes) -> str:
@@ -94,7 +94,7 @@ def _processors() -> tuple[str, str]:
 def device_files(nic: Nic) -> dict[str, str]:
     """Return the constant files below a device's directory, by relative path.
 
-    Those below ``device`` are of the directory of its PCI function, if it has one.
+    Those below ``device`` are in the directory of its PCI function, if it has one.
     """
     config = nic.config
     look = config.appearance
@@ -170,7 +170,7 @@ def counter_files(counted: Mapping[str, int], changed: Iterable[str] | None = No
     """Return the counter files below a device's directory.
 
     Args:
-        counted: values by our names; missing ones are 0.
+        counted: values by rnic's counter names; missing ones are 0.
         changed: leave out files that depend on none of these names. ``None``: all files.
     """
     names = counted if changed is None else [*changed]
@@ -183,9 +183,9 @@ def counter_files(counted: Mapping[str, int], changed: Iterable[str] | None = No
 
 @dataclass
 class _Shown:
-    """A device in the tree: its directory, the text of its files, and the counters that they were made of."""
+    """A device in the tree: its directory, the text of its files, and the counters behind them."""
 
-    directory: str  # joining Path objects took longer than writing the files
+    directory: str  # joining Path objects takes longer than writing the files
     where: Place
     files: dict[str, str] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
@@ -197,9 +197,9 @@ ReadCounters = Callable[["Nic"], "dict[str, int] | None"]
 
 
 class SysfsTree:
-    """The tree of one NIC process, made when that starts and removed when it ends.
+    """The tree of one NIC process, created when it starts and removed when it exits.
 
-    Where it cannot be written, one warning is logged and there is no tree; everything else works.
+    If it cannot be written, one warning is logged and there is no tree; everything else works.
 
     Args:
         directory: the runtime directory.
@@ -265,12 +265,12 @@ class SysfsTree:
         shown.counted, shown.tables = now, tables
 
     def refresh(self, nics: Iterable[Nic], now_ns: int, counted: ReadCounters | None = None) -> None:
-        """Write what has changed of the devices.
+        """Write changed values of the devices.
 
         Args:
             nics: the devices.
             now_ns: the time.
-            counted: returns a device's counters, where those of its slots are to be added.
+            counted: returns a device's counters, including those of its slots.
         """
         self.due_ns = now_ns + REFRESH_NS
         with self._disable_on_error():

@@ -1,4 +1,4 @@
-"""A program's view of the sysfs tree that :mod:`rnic.nic_process.sysfs_tree` keeps: its own devices alone."""
+"""A program's view of the sysfs tree of :mod:`rnic.nic_process.sysfs_tree`: only its own devices."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def view_path(directory: Path, names: list[str]) -> Path:
 
 
 def make_view(directory: Path, names: list[str]) -> Path:
-    """Make a directory with ``sys`` and ``dev`` that show just these devices of a runtime directory's NIC process.
+    """Make a directory with ``sys`` and ``dev`` that show only these devices of a runtime directory's NIC process.
 
     Raises:
         OSError: it cannot be written.

@@ -1,6 +1,6 @@
 """Clock and loop that drive a device and its link: inline, in a background thread, in virtual time.
 
-:class:`Runtime` is loaded when it is used first: a program's side of the NIC process does without a device.
+:class:`Runtime` is loaded on first use: a client of the NIC process does not need it.
 """
 
 from typing import TYPE_CHECKING

@@ -22,7 +22,7 @@ from rnic.spec import attach
 from rnic.spec.errors import VerbsError
 
 START_SECONDS = 60.0
-"""Time that a NIC process that was just started may take to answer: a second of work on an idle machine."""
+"""Time that a newly started NIC process may take to answer; on an idle machine it takes a second."""
 IDLE_EXIT = "RNIC_IDLE_EXIT"
 """Environment variable: seconds that a NIC process outlives its last program; 1 for one that was started here."""
 _UCRED = struct.Struct("3i")
@@ -204,18 +204,18 @@ def hello() -> bytes:
 
 
 def greet(connection: ProcessConnection) -> None:
-    """Say HELLO; raises VerbsError if the NIC process refuses, or has ended."""
+    """Send HELLO; raise VerbsError if the NIC process refuses, or has ended."""
     answer, _ = connection.request(attach.MSG_HELLO, hello())
     connection.pid = attach.HELLO_REPLY.get(answer, "pid")
 
 
 def started_environment(directory: Path) -> dict[str, str]:
-    """Return the environment of a NIC process that ends by itself once no program uses it."""
+    """Return the environment of a NIC process that exits by itself once no program uses it."""
     return os.environ | {"RNIC_RUNTIME_DIR": str(directory), IDLE_EXIT: os.environ.get(IDLE_EXIT) or "1"}
 
 
 def ended_at_once(directory: Path) -> ProcessError:
-    """Return the error of a NIC process that did not start, with its last words."""
+    """Return the error of a NIC process that did not start, with its last message."""
     with contextlib.suppress(OSError):
         words = (directory / "nic.log").read_text(errors="replace").strip().splitlines()
         if words:
@@ -224,7 +224,7 @@ def ended_at_once(directory: Path) -> ProcessError:
 
 
 def start(directory: Path) -> ProcessConnection:
-    """Start a NIC process that ends by itself once no program uses it, and connect to it.
+    """Start a NIC process that exits by itself once no program uses it, and connect to it.
 
     Raises:
         ProcessError: it ended at once (with its message), or does not answer.
@@ -286,8 +286,8 @@ def fault(
     Args:
         directory: runtime directory of the NIC process.
         device: name of the device; empty for the first.
-        words: the event and its values in order; empty to only ask for active faults.
-        rules: or rules for verbs that fail from now on (:mod:`rnic.link.verbs_faults`).
+        words: the event and its values in order; empty to only query active faults.
+        rules: instead, rules for verbs that fail from now on (:mod:`rnic.link.verbs_faults`).
 
     Returns:
         The active faults; empty if the NIC process did not survive the event.

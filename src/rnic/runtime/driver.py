@@ -21,7 +21,7 @@ from rnic.spec import commands as cmd
 from rnic.state.arena import private_memory
 
 _LARGE_RING = 32 << 10
-"""Bytes of a ring from which on its pages are mapped: those that are never used cost nothing."""
+"""Size in bytes from which a ring is mapped: unused pages then cost nothing."""
 _live: WeakSet[LocalDriver] = WeakSet()
 
 

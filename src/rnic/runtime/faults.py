@@ -1,4 +1,4 @@
-"""Device fault events on command, lasting or timed, and the middleware that applies those that concern packets.
+"""Inject fault events into a device, permanent or timed, and apply those that concern packets as middleware.
 
 :mod:`rnic.link.fault_events` defines the events, :mod:`rnic.device.faults` their effects on a device. The driver of a
 :class:`~rnic.runtime.rounds.Rounds` does not know of them: they are a link before its link.
@@ -35,7 +35,7 @@ MAX_LASTING = 1 << 12
 MAX_HELD = 1 << 12
 """Most bursts that slow memory delays in each direction; further ones are lost."""
 _STEPS_PER_TURN = 64
-"""Most due events that one turn handles, so that other work gets its turn."""
+"""Most due events that one turn handles, so that other work is not delayed."""
 Undo = Callable[[], object]
 
 
@@ -81,13 +81,13 @@ class DeviceFaults(Middleware):
         self._clock = runtime.clock
         self._began_ns = runtime.clock()
         self.kill: Undo | None = None
-        """Function that kills the NIC process; ``None`` if the device is in its program's own process."""
+        """Function that kills the NIC process; ``None`` if the device is in its program's process."""
         self._down = 0
         """Number of events that hold the port down; 0 if it is up."""
         self.port_held: Callable[[bool], None] = lambda down: None
         """Called with true when events begin to hold the port down, with false when they release it."""
         self.hand_on: Callable[[FaultEvent], None] | None = None
-        """Takes the events of scripts, if they concern more than this device."""
+        """Handles the events of scripts, if they concern more than this device."""
         self._lost_peers: dict[bytes, int] = {}
         self._dma_ns = 0
         self._slow_dmas = _Layers(self._set_dma_ns)
@@ -133,7 +133,7 @@ class DeviceFaults(Middleware):
             runtime.process_pending()
 
     def state(self) -> dict[str, Any]:
-        """Return the active and scheduled faults, for people and JSON."""
+        """Return the active and scheduled faults, for display and JSON."""
         now = self._clock()
         return {
             "device": self._nic.config.name,
@@ -332,7 +332,7 @@ class DeviceFaults(Middleware):
     def _interrupt_lost(self, told: dict[str, Any]) -> Undo | None:
         self._interrupts_lost += told["times"]
         if self._interrupts_lost > told["times"]:
-            return None  # the one that lasts grows
+            return None  # extend the active one
 
         def undo() -> None:
             self._interrupts_lost = 0
@@ -490,7 +490,7 @@ def _nothing() -> None:
 
 
 def _chain(link: Link) -> Iterable[Link]:
-    """Yield a link and all links inside it."""
+    """Yield a link and all inner links."""
     while True:
         yield link
         if not isinstance(link, Middleware):

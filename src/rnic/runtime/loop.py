@@ -2,8 +2,8 @@
 
 An application that polls drives its NIC itself: ``progress`` does one bounded round and returns. The threads serve the
 NIC while the application does not poll (a peer reads this process's memory, a wait for an event): they block in
-``poll`` until a packet or a deadline comes, and back off while the application polls. Where rounds are compiled, one
-thread is in C, which needs no interpreter (engine/io/progress_thread.h); the one in Python does what that punts.
+``poll`` until a packet or a deadline comes, and back off while the application polls. If rounds are compiled, a thread
+in C runs them without the interpreter (engine/io/progress_thread.h), and the thread in Python handles what it punts.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Runtime(Rounds):
                     os.read(self._wake_read, 4096)
 
     def _assist_engine_thread(self) -> bool:
-        """Do what the thread in C punts, and wait for more. Return false at once if there is no such thread."""
+        """Handle what the thread in C punts, and wait for more. Return false at once if there is no such thread."""
         with self.lock:  # taking the lock ends a round that C has stopped
             if self._stop or not self._engine_thread or not self._engine_polls:
                 return self._stop

@@ -1,8 +1,8 @@
 """A separate UDP port for the non-RDMA channel (004 7.6), for links whose socket receives only RDMA.
 
-Each datagram between two such ports is one whole packet, from its IP header on. It goes to the packet's destination
-address, at the same port; received packets are never taken for RDMA. A thread sleeps on the socket, so that the
-data path's rounds have no extra cost.
+Each datagram between two such ports is one whole packet, starting with its IP header. It goes to the packet's
+destination address, at the same port; received packets are never taken for RDMA. A thread sleeps on the socket, so that
+the data path's rounds have no extra cost.
 """
 
 from __future__ import annotations

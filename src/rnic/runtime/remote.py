@@ -1,9 +1,9 @@
 """The driver of a device in the user's NIC process: registers in a shared window, commands by message.
 
-Rings lie in memory that both sides map. Everything else is reached by the NIC through ``/proc/PID/mem``.
+Rings are in memory that both sides map. The NIC accesses everything else through ``/proc/PID/mem``.
 
 A program may take a slot of the device (:mod:`rnic.nic_process.bypass_slot`): then the compiled engine runs here, in
-the thread that posts, polls or waits, else in a thread in C, and reaches this program's memory itself.
+the thread that posts, polls or waits, or else in a thread in C, and accesses this program's memory directly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LARGEST_CHUNK = 1 << 26
 _SMALLEST = 1 << 10
 _POLLS_BEFORE_YIELD = 100
 _POLLS_PER_CHECK = 64
-"""Idle polls between two looks whether the NIC process is there. Each yields the core, for long on a busy machine."""
+"""Idle polls between two checks that the NIC process is alive. Each yields the core, for long on a busy machine."""
 
 ENVIRONMENT = "RNIC_BYPASS"
 """Environment variable that asks for a slot if the program does not choose."""
@@ -119,11 +119,11 @@ class RingMemory:
 
 
 class UnfitError(Exception):
-    """The kernel refuses this program what it needs to run the data path itself: its slot is useless."""
+    """The kernel does not let this program run the data path itself: its slot cannot be used."""
 
 
 def wanted(name: str = ENVIRONMENT, unsaid: bool = False) -> bool:
-    """Return whether an environment variable is not 0; ``unsaid`` if it is not set."""
+    """Return whether an environment variable is not 0; ``unsaid`` if it is unset."""
     said = os.environ.get(name, "")
     return said != "0" if said else unsaid
 
@@ -265,7 +265,7 @@ class RemoteDriver:
         return attach.REGISTER_REPLY.get(self.connection.request(attach.MSG_REGISTER, body)[0], "value")
 
     def kick(self) -> None:
-        """Do nothing more than the doorbell did."""
+        """Do nothing: the doorbell was enough."""
         self._polls = 0
 
     def progress(self) -> bool:

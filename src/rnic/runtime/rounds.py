@@ -93,20 +93,20 @@ class Rounds:
         self.budget = BUDGET
         """Most packets that one round sends."""
         self.users = 0
-        """Number of open contexts on this NIC; the last to close closes the runtime."""
+        """Number of open contexts on this NIC; the last one to close closes the runtime."""
         self._frames = link.frames
         self._link_up = True
         self._rounds_without_replies = 0
         self.by_socket = bool(link.filenos())
         """True if packets wait in sockets, whose room is limited, and not in memory."""
         self._full_from = 1 if self.by_socket else RECEIVE_LIMIT
-        """Bursts in a round that suggest that more have arrived: sockets return about what they held before."""
+        """Bursts in a round that suggest that more have arrived: a socket returns about as many as it held before."""
         self._backlog = 0
-        """Consecutive rounds that received as many; rounds of few bursts count as several."""
+        """Consecutive rounds that received that many; rounds of few bursts count as several."""
         self._last_poll = 0
         self._idle_rounds = 0
         self._sleep_until: int | None = None
-        """Time until which the thread sleeps, if there is one and it sleeps."""
+        """Time until which the thread sleeps, if it does."""
         self._wake_pipe: list[OwnFd] = []
         """Both ends of the pipe that wakes the thread."""
         self._checked_ns = self._checked_generation = 0
@@ -190,7 +190,7 @@ class Rounds:
 
     @property
     def acts_on_packets(self) -> bool:
-        """True while sessions watch packets, or faults lose or delay what only they know of."""
+        """True while tap sessions watch packets, or fault events drop or delay them."""
         if self._tap is not None and self._tap.sessions:
             return True
         return (self._faults is not None and self._faults.acts_on_packets) or self.link.next_deadline_ns() is not None
@@ -261,7 +261,7 @@ class Rounds:
             ValueError: ``one_in`` is negative.
         """
         if one_in < 0:
-            raise ValueError(f"one_in={one_in}: give 0 for no losses, or how many packets one is lost of")
+            raise ValueError(f"one_in={one_in}: give 0 for no losses, or N to lose one packet in N")
         with self.lock:
             self.pass_held()
             if self._losses is not None and self.link is self._losses:
@@ -321,7 +321,7 @@ class Rounds:
         return self.nic.has_work()
 
     def seconds_until_due(self) -> float:
-        """Return the time until there is something to do by itself; infinity for never."""
+        """Return the time until the next timer; infinity if there is none."""
         if self.has_turn():
             return 0.0
         now = self.clock()
@@ -487,7 +487,7 @@ class Rounds:
         return did
 
     def _update_multicast(self) -> None:
-        """Join and leave multicast groups as queue pairs do."""
+        """Join and leave multicast groups, following the queue pairs."""
         changes = self.nic.take_group_changes() if self.nic.resources.groups.changes else []
         for group, join in changes:
             with self.guard.around("link"):

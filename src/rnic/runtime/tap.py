@@ -162,7 +162,7 @@ class Tap(Middleware):
         self._runtime = runtime
         self._nic = runtime.nic
         self.before = runtime.nic.tracer
-        """The device's tracer, if this one were not."""
+        """The device's tracer without this tap."""
         self._numbers: dict[tuple[bytes, int], int] = {}
         """Local queue pair numbers by the peer's address and queue pair number."""
         self._numbered_ns = -2 * _INDEX_EVERY_NS
@@ -227,7 +227,7 @@ class Tap(Middleware):
             self._nic.tracer = self.before
             self._nic.invalidate_engine()
 
-    # -------------------------------------------------------------------------------- what is seen
+    # -------------------------------------------------------------------------------- events
 
     def event(self, now_ns: int, stage: str, qpn: int, **fields: int | str) -> None:
         """See :class:`~rnic.trace.tracer.Tracer`."""

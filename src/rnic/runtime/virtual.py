@@ -1,4 +1,4 @@
-"""Virtual time: any number of runtimes, driven deterministically."""
+"""Drive any number of runtimes deterministically, in virtual time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Timed(Protocol):
-    """Something that happens by itself at a known time."""
+    """An object with a deadline."""
 
     def next_deadline_ns(self) -> int | None:
         """Return the time of its next deadline, or ``None``."""
@@ -29,7 +29,7 @@ class Driven(Protocol):
 
 
 class VirtualClock:
-    """A clock that moves only when it is told to. Call it for the time in nanoseconds."""
+    """A clock that moves only when advanced. Calling it returns the time in nanoseconds."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self.now_ns = start_ns
@@ -39,7 +39,7 @@ class VirtualClock:
         return self.now_ns
 
     def advance(self, delta_ns: int) -> None:
-        """Move on by ``delta_ns``, at least 0."""
+        """Advance by ``delta_ns``, at least 0."""
         if delta_ns < 0:
             raise ValueError(f"delta_ns={delta_ns} would turn time back; give 0 or more")
         self.now_ns += delta_ns
@@ -50,7 +50,7 @@ class SimLoop:
 
     Args:
         clock: virtual time; the runtimes and their faulty links read the same one.
-        round_ns: what one round of all NICs costs in virtual time.
+        round_ns: duration of one round of all NICs in virtual time.
     """
 
     def __init__(self, clock: VirtualClock | None = None, round_ns: int = 1_000) -> None:
@@ -63,7 +63,7 @@ class SimLoop:
         self.runtimes.append(runtime)
 
     def step(self) -> bool:
-        """Run one round of every NIC. Return whether anything happened; if so, time moves on by one round."""
+        """Run one round of every NIC. Return whether anything happened; if so, time advances by one round."""
         moved = False
         for runtime in self.runtimes:
             # a link may release packets for a NIC that had its turn already
@@ -85,14 +85,14 @@ class SimLoop:
         return min(times, default=None)
 
     def run(self, until: Callable[[], bool] | None = None, limit_ns: int = 60_000_000_000) -> bool:
-        """Run until ``until()`` is true, or nothing is left to happen.
+        """Run until ``until()`` is true, or nothing is left to do.
 
         Args:
-            until: checked after every round; without it, runs until all is quiet.
+            until: checked after every round; without it, run until everything is idle.
             limit_ns: virtual nanoseconds after which to give up.
 
         Returns:
-            Whether ``until`` came true (always true without one that all is quiet).
+            Whether ``until`` became true (without it: true once everything is idle).
 
         Raises:
             TimeoutError: the limit was reached.

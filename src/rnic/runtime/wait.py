@@ -1,4 +1,4 @@
-"""Waiting for descriptors, however many and however large their numbers."""
+"""Wait for descriptors, of any count and any number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def wait_readable(descriptors: Iterable[int], timeout_s: float | None) -> bool:
     """Wait until a descriptor is readable, or ``timeout_s`` seconds (``None``: forever). Return whether one is.
 
     A wait of more than eleven days may end early.
-    ``select`` takes no descriptor from 1024 on, so ``poll`` is used where it exists.
+    ``select`` does not take descriptors from 1024 up, so ``poll`` is used if available.
     """
     if timeout_s is not None:
         timeout_s = min(timeout_s, _LONGEST_S)

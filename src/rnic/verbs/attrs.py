@@ -398,7 +398,7 @@ class RecvWR(_Attrs):
 
     Args:
         wr_id: identifier of the completion, 64 bits.
-        num_sge: for pyverbs compatibility: the list tells its length.
+        num_sge: for pyverbs compatibility: the list has its own length.
         sg: scatter entries.
         next_wr: the next request of a chain.
     """
@@ -419,7 +419,7 @@ class SendWR(_Attrs):
     Args:
         wr_id: identifier of the completion, 64 bits.
         opcode: ``IBV_WR_*``.
-        num_sge: for pyverbs compatibility: the list tells its length.
+        num_sge: for pyverbs compatibility: the list has its own length.
         imm_data: immediate data, or the key to invalidate, 32 bits.
         send_flags: ``IBV_SEND_*``.
         sg: gather entries.
@@ -498,13 +498,13 @@ class SendWR(_Attrs):
         placement: int = e.IBV_FLUSH_GLOBAL,
         level: int = e.IBV_FLUSH_RANGE,
     ) -> None:
-        """Set the remote memory of a FLUSH: when it completes, what was written there before is seen by all.
+        """Set the remote memory of a FLUSH: when it completes, earlier writes there are visible to all.
 
         Args:
             rkey: the peer's key, 32 bits; its region needs ``IBV_ACCESS_FLUSH_GLOBAL``.
             addr: address in the peer's memory, 64 bits.
-            length: bytes, 32 bits; with ``IBV_FLUSH_MR`` it does not count.
-            placement: ``IBV_FLUSH_*`` bits: what is promised.
+            length: bytes, 32 bits; ignored with ``IBV_FLUSH_MR``.
+            placement: ``IBV_FLUSH_*`` bits: the required guarantee.
             level: ``IBV_FLUSH_RANGE`` for these bytes, ``IBV_FLUSH_MR`` for the whole region.
         """
         self.set_wr_rdma(rkey, addr)
@@ -512,7 +512,7 @@ class SendWR(_Attrs):
         self.imm_data = placement | level << LEVEL_SHIFT
 
     def set_wr_atomic_write(self, rkey: int, addr: int, data: bytes) -> None:
-        """Set the remote memory and the bytes of an ATOMIC WRITE, which readers there see whole or not at all.
+        """Set the remote memory and the bytes of an ATOMIC WRITE, which readers see completely or not at all.
 
         Args:
             rkey: the peer's key, 32 bits; its region needs ``IBV_ACCESS_REMOTE_WRITE``.

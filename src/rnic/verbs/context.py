@@ -43,8 +43,7 @@ _live: WeakSet[Context] = WeakSet()
 EQ_LOG_ENTRIES = 12
 _EQE_BYTES = 32
 MOST_ASYNC_EVENTS = 1 << EQ_LOG_ENTRIES
-"""Most asynchronous events that wait to be read, as many as in the device: peers cause them, and the program may never
-read them."""
+"""Most unread asynchronous events, as many as in the device: peers cause them, and the program may never read them."""
 
 _ERRNO_OF_STATUS = {
     cmd.ST_BAD_OP: EOPNOTSUPP,
@@ -90,10 +89,10 @@ class Context:
         addr: or a local IP address, such as ``"127.0.0.1"``.
         port: UDP port of the NIC; 4791 by default, 0 for any free one.
         link: or a link of your own (loopback, faults, recording) on which a private NIC is made.
-        runtime: or a NIC that runs already.
+        runtime: or a NIC that is already running.
         space: addresses of this program's memory; its real ones by default.
         driver: or a device opened elsewhere, as :func:`rnic.open` does.
-        profile: the core that a NIC made here stands for, ``"univista"``.
+        profile: the core that a NIC made here models, ``"univista"``.
         parameters: some of its parameters by name (:data:`rnic.device.parameters.UNIVISTA`).
 
     Raises:
@@ -159,7 +158,7 @@ class Context:
             VerbsError: ENODEV for a device in another process.
         """
         if not isinstance(self.driver, LocalDriver):
-            raise VerbsError(ENODEV, f"device {self.name} is in another process: it cannot be looked into from here")
+            raise VerbsError(ENODEV, f"device {self.name} is in another process: it cannot be inspected from here")
         return self.driver.runtime
 
     @property
@@ -176,7 +175,7 @@ class Context:
         """Note that a queue pair can receive from now on: a NIC on a UDP port then needs a thread, to answer while the
         program does something else.
 
-        A NIC process has its own. The caller drives a device on a link or runtime that the caller made.
+        A NIC process has its own thread. A device on the caller's own link or runtime is driven by the caller.
         """
         if self._serves_itself:
             self.driver.start()
@@ -341,7 +340,7 @@ class Context:
         return item
 
     def read_non_rdma(self) -> bytes | None:
-        """Return the oldest frame that arrived on the port and is not RDMA (004 7.6), taken; ``None`` if there is none.
+        """Remove and return the oldest non-RDMA frame that arrived on the port (004 7.6); ``None`` if there is none.
 
         The contexts of a device share one channel. It holds 256 frames and 1 MiB; frames without room are dropped and
         counted.
@@ -357,7 +356,7 @@ class Context:
                 if error.errno == EOPNOTSUPP:
                     raise VerbsError(
                         EOPNOTSUPP,
-                        f"device {self.name} is on a UDP socket, where the system keeps what is not RDMA:"
+                        f"device {self.name} is on a UDP socket, which gets no non-RDMA packets:"
                         " start it with rnic serve --non-rdma-port",
                     ) from None
                 raise
@@ -375,7 +374,7 @@ class Context:
         Like all non-RDMA traffic it may be lost; packets that cannot be sent are counted.
 
         Args:
-            frame: the IP packet, from its IP header on.
+            frame: the IP packet, starting with its IP header.
 
         Raises:
             VerbsError: EOPNOTSUPP if the link cannot send it, EINVAL for anything but an IP packet of at most
@@ -389,11 +388,11 @@ class Context:
             if error.errno == EOPNOTSUPP:
                 raise VerbsError(
                     EOPNOTSUPP,
-                    f"device {self.name} has no way out for what is not RDMA: start it with rnic serve --non-rdma-port",
+                    f"device {self.name} cannot send non-RDMA packets: start it with rnic serve --non-rdma-port",
                 ) from None
             if error.errno == EINVAL:
                 raise VerbsError(
-                    EINVAL, "no whole IP packet of the device's IP version, or RDMA, which queue pairs alone send"
+                    EINVAL, "not a whole IP packet of the device's IP version, or RDMA, which only queue pairs send"
                 ) from None
             raise
 
@@ -449,7 +448,7 @@ class Context:
             VerbsError: EOPNOTSUPP for a mask with anything else in it.
         """
         if comp_mask & ~e.IBV_VALUES_MASK_RAW_CLOCK:
-            raise VerbsError(EOPNOTSUPP, f"comp_mask={comp_mask:#x}: there is IBV_VALUES_MASK_RAW_CLOCK alone")
+            raise VerbsError(EOPNOTSUPP, f"comp_mask={comp_mask:#x}: only IBV_VALUES_MASK_RAW_CLOCK is supported")
         clock = self.driver.runtime.clock if isinstance(self.driver, LocalDriver) else time.monotonic_ns
         return comp_mask, clock() if comp_mask else 0
 

@@ -61,7 +61,7 @@ class CQ:
         cqe: completions that it must hold, 1 to 4,194,303 (``MAX_CQE`` of :mod:`rnic.spec.limits`); it may hold more.
         cq_context: any object of the program.
         channel: completion channel for events.
-        comp_vector: accepted and not used; there is one vector a context.
+        comp_vector: accepted and ignored; there is one vector per context.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class CQ:
             array: filled from its start; of :func:`rnic.verbs.batch.completion_dtype`, one dimension, contiguous.
                 ``wqe_id`` is the low half of a send's work request identifier; ``status`` 0 is success, any other a
                 syndrome of :mod:`rnic.spec.status`.
-            wr_ids: filled with the whole identifiers, of receives too; 64-bit integers, at least as many.
+            wr_ids: filled with the complete identifiers, also of receives; 64-bit integers, at least as many.
 
         Returns:
             The number of completions.
@@ -262,7 +262,7 @@ class CQ:
             del self._kept[:count]
             if self._batches is None or not self._batches.of(self._ring):
                 self._batches = BatchPolls(self._ring)
-            for _ in range(2):  # up to the end of the ring, and from its start on
+            for _ in range(2):  # up to the end of the ring, then from its start
                 if taken := self._batches.take(words[count:]) if count < len(words) else 0:
                     count += self._note(words[count : count + taken], None if wr_ids is None else wr_ids[count:])
                 if self._ring.head:

@@ -108,9 +108,9 @@ def in_flight(link: Link, most: int) -> int:
     """Return the number of packets that may be in flight at once: half of those that the receive buffer surely holds,
     up to ``most``.
 
-    All of them where they are few: :data:`LEAST_IN_FLIGHT`, or the 37 of the 208 KiB that Linux grants unless
-    ``net.core.rmem_max`` was raised. What is in flight then may take the room of what peers send unasked, except the
-    quarter that the link keeps in reserve.
+    All of them if they are few: :data:`LEAST_IN_FLIGHT`, or the 37 of the 208 KiB that Linux grants by default
+    (``net.core.rmem_max``). Packets in flight may then fill the space for unsolicited packets of peers, except the
+    quarter that the link reserves.
     """
     held = link.window_packets
     return max(8, min(held, LEAST_IN_FLIGHT), min(most, held // 2))
@@ -123,8 +123,8 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
         link: the link that carries its packets.
         counters: counters of the device.
         seed: makes keys reproducible; by default they cannot be guessed.
-        settings: fields of :class:`~rnic.device.config.NicConfig` beside address, port, MTU and windows;
-            ``clock`` goes to the loop.
+        settings: further fields of :class:`~rnic.device.config.NicConfig`, except address, port, MTU and windows;
+        ``clock`` goes to the loop.
     """
     clock = settings.pop("clock", None)
     nic = nic_on(link, counters, seed, **settings)

@@ -1,6 +1,6 @@
-"""Device memory: memory that peers reach by regions over it, and the program by copies in and out.
+"""Device memory: peers access it through regions over it, the program by copies in and out.
 
-This device is software, so it is memory of the program that only the device's functions name.
+This device is software, so this is memory of the program that only the device's functions access.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class DM:
         attr: length and alignment.
 
     Raises:
-        VerbsError: EINVAL for a length of 0 or an alignment beyond a page, ENOMEM if the context has not so much left.
+        VerbsError: EINVAL for a length of 0 or an alignment beyond a page, ENOMEM if the context has not that much
+        left.
     """
 
     def __init__(self, ctx: Context, attr: AllocDmAttr) -> None:
@@ -60,12 +61,12 @@ class DM:
         """Store bytes.
 
         Args:
-            dm_offset: place of the first byte, a multiple of 4.
+            dm_offset: offset of the first byte, a multiple of 4.
             data: the bytes.
-            length: how many of them, a multiple of 4; by default all.
+            length: number of bytes, a multiple of 4; by default all.
 
         Raises:
-            VerbsError: EINVAL for a range beyond the memory, or one that is no multiple of 4.
+            VerbsError: EINVAL for a range beyond the memory, or one that is not a multiple of 4.
         """
         part = memoryview(data).cast("B")[:length]
         self.memory[self._range(dm_offset, len(part))] = bytes(part)
@@ -74,11 +75,11 @@ class DM:
         """Return bytes.
 
         Args:
-            dm_offset: place of the first byte, a multiple of 4.
-            length: how many, a multiple of 4.
+            dm_offset: offset of the first byte, a multiple of 4.
+            length: number of bytes, a multiple of 4.
 
         Raises:
-            VerbsError: EINVAL for a range beyond the memory, or one that is no multiple of 4.
+            VerbsError: EINVAL for a range beyond the memory, or one that is not a multiple of 4.
         """
         return self.memory[self._range(dm_offset, length)]
 
@@ -107,14 +108,14 @@ class DM:
 
 
 class DMMR(MR):
-    """A region over device memory. Its addresses begin at 0, for the program as for peers.
+    """A region over device memory. Its addresses begin at 0, for the program and for peers.
 
     Args:
         pd: its protection domain.
         length: bytes, at least 1.
-        access: ``IBV_ACCESS_*`` rights; ``IBV_ACCESS_ZERO_BASED`` is among them in any case.
+        access: ``IBV_ACCESS_*`` rights; ``IBV_ACCESS_ZERO_BASED`` is always included.
         dm: the device memory.
-        offset: of the region's first byte in it.
+        offset: offset of the region's first byte in the device memory.
 
     Raises:
         VerbsError: EINVAL for a range beyond the memory or for rights that cannot be given.

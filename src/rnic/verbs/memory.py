@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Domain:
-    """Objects that work together and end together; :class:`PD` and :class:`~rnic.verbs.xrc.XRCD` are domains.
+    """A group of objects that work together and end together; :class:`PD` and :class:`~rnic.verbs.xrc.XRCD` are
+    domains.
 
     Args:
         ctx: the device's context.
@@ -96,8 +97,8 @@ class MR:
     ``buf`` is the address of the first byte, ``length`` the size in bytes, ``lkey`` and ``rkey`` the keys.
 
     Raises:
-        VerbsError: EINVAL for rights or a buffer that cannot be registered, EOPNOTSUPP for persistent flushes, which
-            no memory here keeps the promise of, ENOMEM when keys are used up.
+        VerbsError: EINVAL for rights or a buffer that cannot be registered, EOPNOTSUPP for persistent flushes, since no
+        memory here is persistent, ENOMEM when keys are used up.
     """
 
     def __init__(self, pd: PD, buffer: Any, access: int = e.IBV_ACCESS_LOCAL_WRITE) -> None:
@@ -251,8 +252,8 @@ class AH:
         attr: the path.
 
     Raises:
-        VerbsError: EINVAL for a GID index that nothing can leave from, a peer of another IP version, and values out of
-            range.
+        VerbsError: EINVAL for a GID index from which no packet can be sent, a peer of another IP version, and values
+        out of range.
     """
 
     def __init__(self, pd: PD, attr: AHAttr) -> None:

@@ -1,4 +1,4 @@
-"""Apply a fault script in a program's own library: posts that fail, completions that change or come late.
+"""Apply a fault script in a program's own library: failing posts, changed or delayed completions.
 
 The rules are those of :mod:`rnic.link.verbs_faults`. If a device has no such rules, queues keep their methods. Else
 each queue's methods are replaced by wrappers from this module.
@@ -47,7 +47,7 @@ def opened(driver: Driver) -> LibraryFaults | None:
 
 
 def fail_verbs(ctx: Context, script: Sequence[Mapping[str, object]]) -> None:
-    """Have verbs fail from now on, by rules of :mod:`rnic.link.verbs_faults`.
+    """Make verbs fail from now on, by rules of :mod:`rnic.link.verbs_faults`.
 
     Args:
         ctx: context of a device in this process.

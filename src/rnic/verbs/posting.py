@@ -52,7 +52,7 @@ class SendQueue:
         """Close the queue."""
 
     def post(self, *_: int) -> bool:
-        """Return whether it posts by itself: it does not."""
+        """Return false: it does not post by itself."""
         return False
 
     def post_send(self, _: object) -> bool:
@@ -104,8 +104,8 @@ def queue_lock(driver: Any) -> Any:
 def send_queue(
     driver: Any, lock: Any, block: int, ring: memoryview, entries: int, batched: Collection[int], plain: bool
 ) -> Any:
-    """Return a queue that posts by itself what is plain where the device is driven by C in this process, else a plain
-    one.
+    """Return a compiled queue, which posts plain requests by itself, if C drives the device in this process; else a
+    Python one.
 
     Args:
         lock: that of :func:`queue_lock`, held around what changes the queue.

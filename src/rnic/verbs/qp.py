@@ -84,7 +84,7 @@ class QP:
     Args:
         creator: its protection domain; the context or the XRC domain for ``IBV_QPT_XRC_RECV``, which has none.
         init_attr: type, capacities, completion queues.
-        qp_attr: with it, RC and UC queue pairs go to INIT at once and UD ones to RTS, as in pyverbs.
+        qp_attr: if given, RC and UC queue pairs go to INIT at once and UD ones to RTS, as in pyverbs.
 
     Raises:
         VerbsError: EINVAL naming the attribute, ENOMEM when the device is full.
@@ -173,7 +173,7 @@ class QP:
                 undo.pop_all()
 
     def completes_at(self, cq: CQ) -> None:
-        """Note that completions go to ``cq`` too: a CQ from its creation, or one that its context now names.
+        """Note that completions also go to ``cq``, given at creation or now named by its context.
 
         Args:
             cq: the CQ.
@@ -316,7 +316,7 @@ class QP:
         self.modify(qp_attr, INIT_MASK[self.qp_type])
 
     def to_rtr(self, qp_attr: QPAttr) -> None:
-        """Take the queue pair to RTR, over INIT if it is in RESET.
+        """Take the queue pair to RTR, through INIT if it is in RESET.
 
         Args:
             qp_attr: attributes of every step, such as ``dest_qp_num``, ``rq_psn``, ``path_mtu`` and ``ah_attr``.
@@ -327,7 +327,7 @@ class QP:
         self.modify(qp_attr, RTR_MASK[self.qp_type])
 
     def to_rts(self, qp_attr: QPAttr) -> None:
-        """Take the queue pair to RTS, over the states before it.
+        """Take the queue pair to RTS, through the states before it.
 
         Args:
             qp_attr: attributes of every step; for RTS ``sq_psn``, ``timeout``, ``retry_cnt``, ``rnr_retry``.

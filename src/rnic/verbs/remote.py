@@ -27,21 +27,21 @@ def open(  # noqa: A001 - rnic.open says what it does
     directory: Path | None = None,
     bypass: bool | None = None,
 ) -> Context:
-    """Open a device in this user's NIC process; where none runs, start one, which ends with its last user.
+    """Open a device in this user's NIC process; if none runs, start one, which exits after its last user.
 
     Args:
         name_or_address: a device of the NIC process (``"rnic0"``), or a local IP address, for which the NIC process
             makes a device if it has none; by default 127.0.0.1.
-        port: UDP port of a device that is made, 4791 by default.
-        faults: fault script (JSON text) of a device that is made.
-        capture: pcapng file to which a device that is made records.
+        port: UDP port of a new device, 4791 by default.
+        faults: fault script (JSON text) of a new device.
+        capture: pcapng file to which a new device records.
         directory: runtime directory; by default this user's.
-        bypass: run the data path in this program, as ``rnic exec`` has C programs do; by default what
-            ``RNIC_BYPASS`` says, else true. Where that is not possible the NIC process takes the packets all the same;
-            :attr:`Context.bypass` tells, and a line of the log ``rnic`` says why, once for each program.
+        bypass: run the data path in this program, as C programs under ``rnic exec`` do; the default is ``RNIC_BYPASS``,
+        else true. If that is not possible, the NIC process handles the packets: :attr:`Context.bypass` is false, and
+        the logger ``rnic`` gives the reason, once per program.
 
     Raises:
-        ProcessError: no NIC process can be reached or started, in one line.
+        ProcessError: no NIC process can be reached or started.
         VerbsError: the NIC process refused: ENODEV for an unknown name, EINVAL for an address that cannot be used.
     """
     where = runtime_directory() if directory is None else directory
@@ -57,7 +57,7 @@ def open(  # noqa: A001 - rnic.open says what it does
     try:
         driver = _attach(connection, name, device, mode)
     except UnfitError as error:
-        # the device has a user, and so is there, until the second connection has it
+        # keep the device in use until the second connection has it
         with contextlib.closing(connection):
             words = f"this program cannot run the data path itself ({error}): the NIC process does"
             warnings.warn(words, RuntimeWarning, stacklevel=2)
@@ -78,7 +78,7 @@ def open(  # noqa: A001 - rnic.open says what it does
 
 
 def _attach(connection: ProcessConnection, name: str, device: dict[str, Any] | None, mode: int) -> RemoteDriver:
-    """Open a device by its name; ``device``: or this one, which the NIC process makes if it has none."""
+    """Open a device by its name, or ``device``, which the NIC process makes if necessary."""
     if device is not None:
         name = connection.request(attach.MSG_ADD, json.dumps(device).encode())[0].rstrip(b"\0").decode()
     return RemoteDriver(connection, name, mode)

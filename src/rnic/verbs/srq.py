@@ -73,8 +73,8 @@ class ReceivePoster:
         ctx: opened device.
         max_wr: entries that may be posted at a time.
         max_sge: scatter entries of each.
-        shared: for a shared receive queue, whose ring has a size that is a power of two, and whose entries are
-            slots of a free list: queue pairs complete out of turn, and one that stalls keeps its slot alone.
+        shared: for a shared receive queue: its ring size is a power of two, and its entries are slots of a free list,
+        since queue pairs complete out of order, and a stalled one holds only its own slot.
     """
 
     def __init__(self, ctx: Context, max_wr: int, max_sge: int, shared: bool = False) -> None:
@@ -264,10 +264,10 @@ class SRQ:
         return SrqAttr(self._max_wr, self.poster.max_sge, srqc["limit"])
 
     def modify(self, attr: SrqAttr, comp_mask: int) -> None:
-        """Arm the limit event (``IBV_SRQ_LIMIT``). Resizing is not among the capabilities.
+        """Arm the limit event (``IBV_SRQ_LIMIT``). Resizing is not supported.
 
         Args:
-            attr: its ``srq_limit`` is the number of entries below which the event comes.
+            attr: its ``srq_limit`` is the number of entries below which the event is raised.
             comp_mask: ``IBV_SRQ_LIMIT``.
 
         Raises:

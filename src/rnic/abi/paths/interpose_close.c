@@ -1,10 +1,8 @@
 /*
- * A program that closes descriptors which are not its own (`close_range(3, ~0U, 0)`, as daemons do) keeps those of the
- * RDMA libraries: a card's doorbell is a mapping, which no such call closes.
+ * A program that closes descriptors it does not own (`close_range(3, ~0U, 0)`, as daemons do) keeps those of the RDMA libraries. With a hardware NIC, the doorbell is a mapping, which no such call closes.
  *
  * The libraries register their descriptors (engine/io/own_fd.h). Private ones are skipped: close says EBADF, as for a
- * number that is not open. Those that programs poll are ordinary: they are closed, and the libraries forget them. dup2
- * and dup3 replace whatever the program names. Calls in a child of vfork, which shares this memory, pass through.
+ * number that is not open. Those that programs poll are ordinary: they are closed, and the libraries unregister them. dup2 and dup3 replace any descriptor that the program names. Calls in a child of vfork, which shares this memory, pass through.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,17 +23,17 @@ enum { DESCRIPTORS = 1 << 16, PRIVATE = 1, SERIAL = 2 };
 static _Atomic uint32_t words[DESCRIPTORS]; /* a serial number, and whether it is private; 0 for the program's */
 static struct {
 	_Atomic uint64_t device, inode;
-} files[DESCRIPTORS]; /* of what is registered: a system call that did not come here may have closed it */
+} files[DESCRIPTORS]; /* inode of the registered file: a direct system call may have closed it */
 static _Atomic uint32_t last_word;
 static _Atomic int highest = -1;
 static _Atomic pid_t owner;
 
-/* Counts descriptors that the program took away. */
+/* Number of registered descriptors that the program closed. */
 EXPORT _Atomic uint32_t rnic_fd_generation;
 
 /* ---- for the libraries */
 
-/* Register a descriptor. Returns the word that stands for it from now on, or 0. */
+/* Register a descriptor. Returns the word that identifies it, or 0. */
 EXPORT uint32_t rnic_fd_own(int fd, int private)
 {
 	uint32_t word = atomic_fetch_add(&last_word, SERIAL) + SERIAL + (private ? PRIVATE : 0);
@@ -58,7 +56,7 @@ EXPORT int rnic_fd_is_own(int fd, uint32_t word)
 	return !word || atomic_load(&words[fd]) == word;
 }
 
-/* Forget a descriptor that its owner is about to close. Returns whether it was still its own. */
+/* Unregister a descriptor that its owner is about to close. Returns whether the owner still had it. */
 EXPORT int rnic_fd_disown(int fd, uint32_t word)
 {
 	return !word || atomic_compare_exchange_strong(&words[fd], &word, 0);
@@ -101,8 +99,7 @@ static bool is_same_file(int fd)
 	return same;
 }
 
-/* Return whether a descriptor is not to be closed. One that is has been lost then, or had been lost before: it is the
- * program's own file by now. */
+/* Return whether a descriptor must stay open. If not, it is unregistered now, or was lost before and is the program's own file. */
 static bool is_kept(int fd)
 {
 	if (!is_registered(fd))

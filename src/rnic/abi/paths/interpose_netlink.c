@@ -1,5 +1,5 @@
 /*
- * A NETLINK_RDMA socket for programs that `rnic exec` shows devices, so that iproute2's `rdma` sees them.
+ * A NETLINK_RDMA socket for programs with device paths of `rnic exec`, so that iproute2's `rdma` shows the devices.
  *
  * It is one end of a pair of sockets; the NIC process has the other and answers what is sent. Netlink messages are
  * datagrams on both, so that sending and receiving pass through. Only addresses are netlink's: bind takes any,

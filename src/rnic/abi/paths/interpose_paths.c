@@ -1,7 +1,7 @@
 /*
  * `rnic exec` preloads this library, so that programs find this user's RDMA devices under /sys and /dev.
  *
- * RNIC_PATHS names a directory with a "sys" and a "dev" of its own, which the NIC process keeps. Calls of the C library
+ * RNIC_PATHS names a directory with its own "sys" and "dev", which the NIC process maintains. Calls of the C library
  * with a path of an RDMA device are redirected there. All other paths, and all calls without RNIC_PATHS, pass through
  * unchanged. Each function is declared by its symbol, since headers make inline functions of some.
  */
@@ -27,7 +27,7 @@
 #include "nic_process.h"
 #include "own_paths.h"
 
-#ifdef __GLIBC__ /* other C libraries name their 64-bit forms differently: there nothing is redirected */
+#ifdef __GLIBC__ /* other C libraries name their 64-bit functions differently: nothing is redirected there */
 
 _Static_assert(sizeof(off_t) == 8 && sizeof(struct stat) == sizeof(struct stat64), "the 64-bit forms are the others");
 
@@ -36,8 +36,7 @@ enum { ROOT_BYTES = PATH_MAX };
 static char root[ROOT_BYTES], real_root[ROOT_BYTES]; /* as RNIC_PATHS names it, and without symbolic links */
 static size_t root_bytes, real_root_bytes;
 static int init_state; /* 1 while RNIC_PATHS is read, 2 after that */
-static int
-	view_state; /* 1 while the real root is looked for, 2 once there is a view, or the NIC process has answered */
+static int view_state; /* 1 while the real root is resolved, 2 once there is a view, or the NIC process has answered */
 
 static const char *const prefixes[] = {
 	"/sys/class/infiniband",	   "/sys/class/infiniband_verbs",	    "/sys/class/infiniband_mad",
@@ -112,7 +111,7 @@ static bool has_view(void)
 
 	init_root();
 	if (root_bytes && __atomic_load_n(&view_state, __ATOMIC_ACQUIRE) != 2) {
-		await_nic_process(); /* each thread that comes here: a signal handler may, and must not wait for a lock */
+		await_nic_process(); /* done by every thread that gets here: a signal handler may, and must not wait for a lock */
 		if (__atomic_compare_exchange_n(&view_state, &before, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
 			find_real_root();
 			__atomic_store_n(&view_state, 2, __ATOMIC_RELEASE);
@@ -149,7 +148,7 @@ static bool exists(const char *path)
 	return syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0;
 }
 
-/* Return whether a path belongs to the PCI function of one of the devices; all others are the machine's. */
+/* Return whether a path belongs to the PCI function of one of the devices; all other functions are the machine's. */
 static bool is_pci_function(const char *path)
 {
 	char place[ROOT_BYTES + 64];
@@ -162,7 +161,7 @@ static bool is_pci_function(const char *path)
 		before = "sys/devices/pci";
 		bytes = PCI_BUS + 1 + PCI_ADDRESS;
 	}
-	/* Programs that resolve links by themselves look at the bus, too: it is the machine's, if that has it. */
+	/* Programs that resolve links themselves also read the bus, which is the machine's if it exists there. */
 	if (rest && strnlen(rest, PCI_BUS + 1) == PCI_BUS) {
 		if (exists(path))
 			return false;
@@ -258,7 +257,7 @@ static void restore_path(char *path)
 
 /* ---- opening */
 
-/* The mode of an open call, which has one only if it may create a file. */
+/* Return the mode argument of an open call, which has one only if it may create a file. */
 #define TAKE_MODE(mode, flags) \
 	do { \
 		va_list rest_; \
@@ -404,7 +403,7 @@ static int redirect_glob(int (*next)(const char *, int, GlobError, glob_t *), co
 GLOB(our_glob, glob)
 GLOB(our_glob64, glob64)
 
-/* ---- what is there */
+/* ---- stat and access */
 
 #define STAT(name, symbol) \
 	INTERPOSE(int, name, symbol, (const char *path, struct stat *found)) \

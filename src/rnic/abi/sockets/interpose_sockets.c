@@ -1,5 +1,5 @@
 /*
- * `rnic exec --sockets` preloads this library, so that a program's TCP sockets are rsockets and use the NIC.
+ * `rnic exec --sockets` preloads this library, which turns a program's TCP sockets into rsockets on the NIC.
  *
  * A descriptor is an rsocket's if socket or accept created it here. Calls on all others, and librdmacm's own calls,
  * pass through. poll and select take both kinds; epoll, dup, sendfile and fork do not support rsockets.

@@ -21,7 +21,7 @@ static const char advise_verb[] = "ibv_advise_mr";
 #define POPULATE_READ 22
 #define POPULATE_WRITE 23
 
-/* Read a byte of each page, by the kernel, so that no fault raises a signal. */
+/* Have the kernel read a byte of each page, so that no fault raises a signal. */
 static int touch(uintptr_t from, uintptr_t end, uintptr_t page)
 {
 	for (; from < end; from += page) {
@@ -85,11 +85,11 @@ int rnic_advise_mr(struct ibv_pd *pd, int advice, uint32_t flags, struct ibv_sge
 			return error;
 	}
 	if (advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
-		return 0; /* pages that are there need nothing */
+		return 0; /* resident pages need nothing */
 	for (uint32_t i = 0; i < count; i++) {
 		int error = bring_in(&list[i], writes);
 
-		if (error && flags & IBV_ADVISE_MR_FLAG_FLUSH) /* else it is advice alone */
+		if (error && flags & IBV_ADVISE_MR_FLAG_FLUSH) /* otherwise it is only advice */
 			return error;
 	}
 	return 0;

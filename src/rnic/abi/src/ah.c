@@ -14,8 +14,7 @@
 
 static const char create_verb[] = "ibv_create_ah";
 
-/* Return whether packets can leave from an entry of the GID table: not from a link-local address that is not the
- * device's (spec/gids.py). */
+/* Return whether packets can be sent from an entry of the GID table: not from a link-local address that is not the device's (spec/gids.py). */
 static bool gid_is_own(const struct rnic_context *context, uint32_t index)
 {
 	const uint8_t *gid = gid_at(context, index);

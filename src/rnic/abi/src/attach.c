@@ -27,7 +27,7 @@ void log_refusal(const struct rpc_reply *reply)
 		log_error("%.*s", (int)reply->bytes, (const char *)reply->body);
 }
 
-/* Connect and greet. If it fails, say why; with `quiet`, not if no NIC process answers. */
+/* Connect and send HELLO. Print the reason of a failure; with `quiet`, not if no NIC process answers. */
 static int connect_once(uint32_t *devices, int *pid, bool quiet)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -105,8 +105,7 @@ static bool is_for_program(const char *entry)
 
 enum { MAX_SETTINGS = 64, SETTINGS_BYTES = 16384 };
 
-/* The file that `rnic cdi` puts beside the libraries of a container. A line NAME=VALUE sets a variable of the NIC
- * process, ?NAME=VALUE one that the program's environment lacks. */
+/* The file that `rnic cdi` puts next to the libraries of a container. A line NAME=VALUE sets a variable of the NIC process; ?NAME=VALUE sets it only if the program's environment lacks it. */
 struct settings {
 	size_t count;
 	char *lines[MAX_SETTINGS];
@@ -148,7 +147,7 @@ static const char *setting_of(const struct settings *settings, const char *name)
 	return NULL;
 }
 
-/* Put a variable into an environment of `count` entries, in the place of one of its name. Returns the new count. */
+/* Set a variable in an environment of `count` entries, replacing an existing one. Returns the new count. */
 static size_t put_variable(char **entries, size_t count, char *line)
 {
 	bool is_default = *line == '?';
@@ -194,15 +193,14 @@ static int start_nic_process(const char *python, const struct settings *settings
 	free(inherited);
 	if (error)
 		return error;
-	/* A program that reaps all its children may be faster. Then only the connection shows whether it started. */
+	/* A program that reaps all its children may get the status first. Then only the connection shows whether it started. */
 	while (waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)
 			return 0;
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : ECONNREFUSED;
 }
 
-/* Connect, and start the NIC process first if none runs. A program that gained rights at its start (setuid) starts none:
- * its environment is another user's. */
+/* Connect, and start the NIC process first if none runs. A program that gained privileges at its start (setuid) starts none: its environment is another user's. */
 int nic_connect(uint32_t *devices, int *pid)
 {
 	const char *python = getenv("RNIC_PYTHON");

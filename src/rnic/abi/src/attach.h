@@ -4,9 +4,9 @@
 
 #include "bypass/rpc.h"
 
-/* Print the words that a refusal came with. */
+/* Print the message of a refusal. */
 void log_refusal(const struct rpc_reply *reply);
-/* Connect and greet. Returns the socket, or -1 with errno. */
+/* Connect and send HELLO. Returns the socket, or -1 with errno. */
 int nic_connect(uint32_t *devices, int *pid);
 
 #endif

@@ -40,7 +40,7 @@ EXPORT void ibv_free_buf(struct ibv_buf *buf)
 	free(buf);
 }
 
-/* None is a dma-buf. */
+/* No buffer is a dma-buf. */
 EXPORT int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf UNUSED)
 {
 	errno = ENODATA;

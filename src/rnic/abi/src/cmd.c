@@ -1,7 +1,7 @@
 /*
  * Commands to the device, and other messages over an opened context's connection.
  *
- * Messages are those of rnic.spec.attach. A command's inbox and outbox travel inside of the message.
+ * Messages are those of rnic.spec.attach. A command's inbox and outbox are part of the message.
  */
 #define _GNU_SOURCE
 #include "cmd.h"
@@ -41,7 +41,7 @@ int nic_request(struct rnic_context *context, uint32_t kind, const void *body, s
 
 static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
 
-/* Stop a device whose descriptors the program has closed: it may have opened its own under their numbers. */
+/* Stop a device whose descriptors the program has closed: the program may have reused their numbers. */
 void nic_lost(struct rnic_context *context)
 {
 	uint64_t one = 1;
@@ -63,7 +63,7 @@ void nic_lost(struct rnic_context *context)
 	nocancel_end(before);
 }
 
-/* Return whether the NIC process is gone. Loops that wait for it check now and then. */
+/* Return whether the NIC process is gone. Loops that wait for it check this periodically. */
 bool nic_gone(struct rnic_context *context)
 {
 	struct pollfd poller = { .fd = context->socket.fd, .events = 0 };
@@ -234,7 +234,7 @@ void nic_free_queue(struct rnic_context *context, uint32_t kind, uint32_t number
 
 /* ---- descriptors */
 
-/* Return the eventfd that an event queue's vector fires, or -1 with errno. */
+/* Return the eventfd that an event queue's vector signals, or -1 with errno. */
 int nic_vector(struct rnic_context *context, uint32_t vector)
 {
 	struct rpc_reply *reply = malloc(sizeof *reply);

@@ -22,7 +22,7 @@ struct rnic_context {
 	struct verbs_context verbs;
 	struct rnic_context *next; /* list of all, for fork */
 	struct own_fd socket;
-	bool dead; /* a parent's, in a forked child; or the NIC process is gone */
+	bool dead; /* inherited, in a forked child; or the NIC process is gone */
 	pthread_mutex_t command_lock;
 	uint32_t token;
 	int nic_pid;
@@ -46,7 +46,7 @@ struct rnic_context {
 	uint32_t qp_mask, cq_mask, srq_mask;
 	struct copier *copier;
 	struct ring_store rings;
-	uint32_t yield_after; /* empty polls in a row; the NIC process may need this core */
+	uint32_t yield_after; /* consecutive empty polls; the NIC process may need this core */
 	bool yields_always; /* in all threads */
 	pthread_t opener; /* the thread that opened it */
 	_Atomic bool shared; /* another one polls */
@@ -66,13 +66,13 @@ static inline uint32_t dev_lim(const struct rnic_context *context, unsigned at, 
 	return (uint32_t)rnic_get_be(context->limits, at, unit, lsb, width);
 }
 
-/* Return the index of the GID of the device's own address, which packets leave from. */
+/* Return the index of the GID of the device's own address, the source of its packets. */
 static inline uint32_t own_gid_index(const struct rnic_context *context)
 {
 	return dev_lim(context, RNIC_DEV_LIM_OWN_GID);
 }
 
-/* Return whether a GID is of RoCE v1: packets cannot leave from it. */
+/* Return whether a GID is of RoCE v1: packets cannot be sent from it. */
 static inline bool gid_is_v1(const struct rnic_context *context, uint32_t index)
 {
 	return dev_lim(context, RNIC_DEV_LIM_GIDS_OF_V1) >> index & 1;

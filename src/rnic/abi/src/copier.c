@@ -1,5 +1,5 @@
 /*
- * Copies for a NIC process that may not reach this program's memory: programs that are not dumpable, yama, seccomp.
+ * Copy memory for a NIC process that may not access this program's memory: not dumpable, yama, seccomp.
  *
  * A thread answers copy requests of the NIC process over a socket pair, one at a time. The kernel copies between the
  * program's memory and the socket, so an address that is not mapped, or is read-only, is an EFAULT and not a signal.
@@ -54,7 +54,7 @@ static int check_range(uint64_t va, uint64_t bytes, bool writable)
 	return error;
 }
 
-/* Send the bytes at `va`, behind a reply header, in one message. */
+/* Send a reply header and the bytes at `va` in one message. */
 static int send_from(int socket, uint64_t va, size_t bytes)
 {
 	uint32_t good = 0;

@@ -1,4 +1,4 @@
-/* Copies for a NIC process that may not reach this program's memory. */
+/* Copy memory for a NIC process that may not access this program's memory. */
 #ifndef RNIC_COPIER_H
 #define RNIC_COPIER_H
 

@@ -80,8 +80,7 @@ static unsigned int flags_of(const struct entry *entry)
 	       (word & RNIC_BIT_CQE_GRH ? IBV_WC_GRH : 0);
 }
 
-/* RoCE has no service levels in its packets. For a datagram the field says what kind of packet it came in, as mlx5's
- * driver does: bit 3 is set for one with a UDP header, bits 2:0 are 1 for IPv6 and 2 for IPv4. */
+/* RoCE has no service levels in its packets. For a datagram the field holds the packet type, as in mlx5's driver: bit 3 is set for a UDP header, bits 2:0 are 1 for IPv6 and 2 for IPv4. */
 static uint8_t sl_of(const struct rnic_context *context, const struct entry *entry)
 {
 	if (!(entry->word[CQE_WORD(OPCODE)] & RNIC_BIT_CQE_GRH))
@@ -186,9 +185,7 @@ static bool may_yield_at(const struct rnic_cq *cq)
 	return true;
 }
 
-/* Return whether the calling thread may yield. If threads share a device, a poll may run under a lock of the
- * program's, as UCX's do. A thread that always yields inside of that lock starves those that wait for it; then only
- * the kernel preempts. */
+/* Return whether the calling thread may yield. If threads share a device, a poll may hold one of the program's locks, as in UCX. A thread that always yields with the lock held starves the waiters; then only the kernel preempts. */
 static bool may_yield(struct rnic_context *context)
 {
 	if (context->yields_always)
@@ -199,8 +196,7 @@ static bool may_yield(struct rnic_context *context)
 }
 
 /* Yield the core after many empty polls. Returns true if it did: then poll once more, since time has passed.
- * Otherwise the program may miss completions that came before something else that it learns next: libfabric drops
- * what it has not polled when the peer disconnects. */
+ * Otherwise the program may miss completions that precede another event: libfabric drops unpolled completions when the peer disconnects. */
 static bool yield_core(struct rnic_cq *cq)
 {
 	struct rnic_context *context = context_of(cq->verbs.context);
@@ -217,7 +213,7 @@ static bool yield_core(struct rnic_cq *cq)
 	return true;
 }
 
-/* Check now and then whether the NIC process is gone. */
+/* Check periodically whether the NIC process is gone. */
 static bool is_nic_alive(struct rnic_cq *cq)
 {
 	uint32_t rounds = atomic_load_explicit(&cq->empty_rounds, memory_order_relaxed);
@@ -324,8 +320,7 @@ int rnic_req_notify_cq(struct ibv_cq *verbs, int solicited_only)
 
 	if (!verbs->channel)
 		return 0;
-	/* The NIC stores an entry, then checks whether the queue is armed; the program arms, then polls. What the queue
-	 * was armed for before still counts (IBA 11.4.2.2, C11-32). */
+	/* The NIC stores an entry, then checks whether the queue is armed; the program arms, then polls. An earlier arming still counts (IBA 11.4.2.2, C11-32). */
 	atomic_fetch_or(queue_reg(context_of(verbs->context), cq->block, RNIC_REG_CQ_DOORBELL),
 			solicited_only ? RNIC_REG_ARM_SOLICITED : RNIC_REG_ARM_NEXT);
 	if (context_of(verbs->context)->slot)
@@ -601,7 +596,7 @@ EXPORT int ibv_resize_cq(struct ibv_cq *verbs, int cqe)
 	error = nic_command(context, RNIC_CMD_RESIZE_CQ, 0, cq->number, cqc, sizeof cqc, NULL, 0, NULL);
 	old = cq->ring;
 	if (!error) {
-		cq->ring = ring; /* unread entries were moved to its beginning */
+		cq->ring = ring; /* unread entries were moved to the start */
 		verbs->cqe = (int)ring.mask;
 	}
 	unlock_cq(cq);

@@ -1,4 +1,4 @@
-/* Devices and contexts: list, open, close, and what a fork does to them. */
+/* Devices and contexts: list, open, close, and fork handling. */
 #include "device.h"
 
 #include <fcntl.h>
@@ -242,7 +242,7 @@ static void free_context(struct rnic_context *context)
 	free(context);
 }
 
-/* Read RNIC_YIELD_AFTER: how many empty polls in a row before any thread yields. A huge number means never. */
+/* Read RNIC_YIELD_AFTER: consecutive empty polls before any thread yields. A huge number means never. */
 static void init_yielding(struct rnic_context *context)
 {
 	const char *value = getenv("RNIC_YIELD_AFTER");

@@ -8,7 +8,7 @@
 
 struct rnic_device {
 	struct ibv_device verbs;
-	/* Other vendors' providers inspect what follows an ibv_device to see whether it is theirs; zeros say no. */
+	/* Other vendors' providers inspect the bytes after an ibv_device to recognize their own; zeros mean no. */
 	uint8_t not_theirs[512];
 	int references;
 	be64_t guid;

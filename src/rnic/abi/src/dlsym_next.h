@@ -1,4 +1,4 @@
-/* For libraries that are preloaded before libc: the next function of the same name. Define _GNU_SOURCE first. */
+/* Find the next function of the same name, for libraries preloaded before libc. Define _GNU_SOURCE first. */
 #ifndef RNIC_DLSYM_NEXT_H
 #define RNIC_DLSYM_NEXT_H
 
@@ -8,7 +8,7 @@ static void *dlsym_next(const char *name)
 {
 	void *found = dlsym(RTLD_NEXT, name);
 
-	/* Names that exist for old programs alone have no default version. */
+	/* Names kept only for old programs have no default version. */
 	if (!found)
 		found = dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");
 	if (!found)

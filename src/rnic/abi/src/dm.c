@@ -1,4 +1,4 @@
-/* Device memory. This device is software, so it is memory of the program that only the device's functions name. */
+/* Device memory. This device is software, so this is memory of the program that only the device's functions access. */
 #include "dm.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ enum { UNIT = 4, MOST_LOG_ALIGN = 12 }; /* offsets and lengths of copies are mul
 
 static const char alloc_verb[] = "ibv_alloc_dm";
 
-/* Return whether a copy lies inside of the memory. */
+/* Return whether a copy is inside the memory. */
 static bool is_inside(const struct rnic_dm *dm, uint64_t offset, size_t length)
 {
 	return offset <= dm->length && length <= dm->length - offset && offset % UNIT == 0 && length % UNIT == 0;

@@ -1,4 +1,4 @@
-/* Device memory: what a program allocates on the device, copies into and out of, and registers. */
+/* Device memory: a program allocates it on the device, copies into and out of it, and registers it. */
 #ifndef RNIC_DM_H
 #define RNIC_DM_H
 
@@ -7,7 +7,7 @@
 
 #include "verbs_abi.h"
 
-enum { DM_BYTES = 1 << 20 }; /* most that the device has for each context */
+enum { DM_BYTES = 1 << 20 }; /* bytes available to each context */
 
 struct rnic_dm {
 	struct ibv_dm verbs;

@@ -20,7 +20,7 @@ static inline void queue_reg_store(const struct rnic_context *context, uint32_t 
 	atomic_store_explicit(queue_reg(context, block, offset), value, memory_order_release);
 }
 
-/* Tell the NIC that a doorbell register of this block was stored to; `number` is its queue pair's, or 0. */
+/* Notify the NIC of a store to a doorbell register of this block; `number` is its queue pair's, or 0. */
 static inline void ring_doorbell(struct rnic_context *context, uint32_t number, uint32_t block)
 {
 	if ((!context->slot || !driver_ring(context->slot, number, block)) &&

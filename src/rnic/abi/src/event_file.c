@@ -8,7 +8,7 @@
 
 int event_file_open(struct event_file *file, int eventfd)
 {
-	/* /proc shows `data`, by which the descriptor is told from others of the program's (io/own_fd.c). */
+	/* /proc shows `data`, which identifies the descriptor (io/own_fd.c). */
 	struct epoll_event how = { .events = EPOLLIN, .data.u64 = (uintptr_t)file };
 	int watching = -1, error = errno;
 

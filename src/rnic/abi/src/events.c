@@ -1,9 +1,7 @@
 /*
  * Event queues, completion channels, asynchronous events.
  *
- * The context has one event queue for asynchronous events and each completion channel one of its own, so that the
- * descriptor which programs poll is the one that the NIC process fires. It fires after it has stored entries. A thread
- * that takes an entry keeps the descriptor readable exactly as long as others wait.
+ * The context has one event queue for asynchronous events, and each completion channel has its own, so that programs poll the descriptor that the NIC process signals. It signals after storing entries. A thread that takes an entry keeps the descriptor readable exactly while others wait.
  */
 #include "events.h"
 
@@ -105,7 +103,7 @@ static bool pop_event(struct rnic_context *context, struct event_queue *eq, stru
 	return found;
 }
 
-/* Make the descriptor readable if and only if an event waits: one fire may stand for several entries. The queue is
+/* Make the descriptor readable if and only if an event waits: one signal may cover several entries. The queue is
  * locked, so cancellation is disabled. */
 static void update_readiness(struct rnic_context *context, struct event_queue *eq)
 {
@@ -121,7 +119,7 @@ static void update_readiness(struct rnic_context *context, struct event_queue *e
 		nocancel_end(before);
 		return;
 	}
-	/* The NIC stores the entry before it fires: if there is none, no fire is pending for a later one. */
+	/* The NIC stores the entry before it signals: if there is none, no signal is pending. */
 	if (!has_entry(eq))
 		eventfd_drain(fired->fd);
 	if (has_entry(eq) && poll(&poller, 1, 0) == 0 && write(fired->fd, &one, sizeof one) < 0)
@@ -162,7 +160,7 @@ static int next_event(struct rnic_context *context, struct event_queue *eq, stru
 		if (!event_file_is_nonblocking(&eq->file))
 			error = await_event(context, eq);
 		else
-			error = again ? EAGAIN : 0; /* a stale fire was drained above, or an entry has just come */
+			error = again ? EAGAIN : 0; /* a stale signal was drained above, or an entry has just arrived */
 		if (error)
 			return error;
 	}

@@ -1,4 +1,4 @@
-/* Lines that say why a verb is refused (rnic.spec.reasons), for both libraries. */
+/* Print why a verb is refused (rnic.spec.reasons), for both libraries. */
 #include "explain.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ bool explaining;
 static _Atomic uint32_t times[WHY_KINDS];
 static const char *const names[WHY_KINDS] = WHY_NAMES;
 static pid_t owner; /* a forked child has counted nothing */
-static struct stat own_stderr; /* what descriptor 2 was when the program began */
+static struct stat own_stderr; /* file of descriptor 2 at program start */
 
 __attribute__((constructor)) static void read_environment(void)
 {
@@ -73,7 +73,7 @@ static void write_line(char *line, size_t size, int length)
 	errno = error;
 }
 
-/* Count a line of a kind. Returns whether it is still written. */
+/* Count a line of a kind. Returns whether to write it. */
 static bool count_line(unsigned kind)
 {
 	return kind < WHY_KINDS && atomic_fetch_add_explicit(&times[kind], 1, memory_order_relaxed) < WHY_LINES;

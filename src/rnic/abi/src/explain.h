@@ -1,4 +1,4 @@
-/* Lines that say why a verb is refused, where RNIC_EXPLAIN asks for them: `rnic exec --explain`. */
+/* Print why a verb is refused, if RNIC_EXPLAIN is set: `rnic exec --explain`. */
 #ifndef RNIC_EXPLAIN_H
 #define RNIC_EXPLAIN_H
 
@@ -8,13 +8,13 @@
 /* RNIC_EXPLAIN is set. rnic_reasons.h has a function for each reason, which checks it first. */
 extern bool explaining;
 
-/* Write a line "rnic: VERB: TEXT" to stderr. Each kind is written WHY_LINES times, and counted from then on. */
+/* Write a line "rnic: VERB: TEXT" to stderr. Each kind is written WHY_LINES times; further ones are counted. */
 void explain(unsigned kind, const char *verb, const char *format, ...) __attribute__((cold, format(printf, 3, 4)));
 
-/* Return whether descriptor 2 is still what it was when the program began, and lines are asked for. */
+/* Return whether descriptor 2 is still the file of program start, and lines are enabled. */
 bool explain_has_stderr(void);
 
-/* Write what the NIC process says of a command that it refused: a kind, and "VERB: TEXT". */
+/* Write the NIC process's reason for a refused command: a kind, and "VERB: TEXT". */
 void explain_refusal(const void *answer, size_t bytes) __attribute__((cold));
 
 #endif

@@ -1,5 +1,4 @@
-/* Functions that other devices' drivers call as they load, and what the generated functions that only refuse have in
- * common. */
+/* Functions that other vendors' drivers call when they load, and common code of the generated stubs. */
 #include "stubs.h"
 
 #include <stdbool.h>

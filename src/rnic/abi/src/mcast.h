@@ -4,7 +4,7 @@
 
 struct rnic_qp;
 
-/* Forget the groups of a queue pair that is being destroyed. */
+/* Drop the groups of a queue pair that is being destroyed. */
 void mcast_free(struct rnic_qp *qp);
 
 #endif

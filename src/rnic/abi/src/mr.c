@@ -134,7 +134,7 @@ struct ibv_mr *rnic_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *verbs, uint64_t 
 		return fail_null(why_bad_value(EINVAL, "ibv_reg_dm_mr",
 					       "a region without IBV_ACCESS_ZERO_BASED, or beyond the device memory,"));
 	mr.memory = dm->memory + offset;
-	if (!length) { /* ConnectX takes it: a region that opens nothing, on the page's first byte */
+	if (!length) { /* as on ConnectX: a region without rights, on the page's first byte */
 		mr.memory = dm->memory;
 		mr.verbs.length = 1;
 		mr.access = IBV_ACCESS_ZERO_BASED;

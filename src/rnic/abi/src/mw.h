@@ -7,7 +7,7 @@
 #include "verbs_abi.h"
 
 struct rnic_mw {
-	struct ibv_mw verbs; /* its handle is the index of all its keys, whatever became of its binds */
+	struct ibv_mw verbs; /* its handle is the index of all its keys, regardless of binds */
 };
 
 struct ibv_mw *rnic_alloc_mw(struct ibv_pd *pd, int type);

@@ -1,7 +1,7 @@
 /*
  * The NIC process: its devices, and a context's connection with its window of registers.
  *
- * A connection is one opened context; closing it, in whatever way, destroys everything that the context owned.
+ * A connection is one opened context; closing it in any way destroys everything that the context owned.
  */
 #define _GNU_SOURCE
 #include "nic.h"
@@ -164,7 +164,7 @@ static int open_driver(struct rnic_context *context, const struct rpc_reply *rep
 	return 0;
 }
 
-/* Say once why the NIC process runs the data path, which this program had asked to run itself. */
+/* Report once why the NIC process runs the data path although this program requested to run it. */
 static void say_why_not(const struct rpc_reply *reply)
 {
 	static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -175,7 +175,7 @@ static void say_why_not(const struct rpc_reply *reply)
 			  (const char *)reply->body + RNIC_OPEN_REPLY_SIZE);
 }
 
-/* Open a device on a connection of its own, with or without a slot. Sets `*unfit` if this process cannot use the
+/* Open a device on a new connection, with or without a slot. Sets `*unfit` if this process cannot use the
  * slot. */
 static int try_open(struct rnic_context *context, const char *name, bool slot, bool *unfit)
 {
@@ -215,7 +215,7 @@ static int try_open(struct rnic_context *context, const char *name, bool slot, b
 	 * copy. */
 	if ((error == EACCES || error == EPERM || error == ENOENT) && (!forced || strcmp(forced, "mem") != 0)) {
 		reply->error = 0;
-		mode = RNIC_DMA_COPIER | (slot ? RNIC_DMA_SLOT : 0); /* the NIC process logs why it gives none */
+		mode = RNIC_DMA_COPIER | (slot ? RNIC_DMA_SLOT : 0); /* the NIC process logs why it gives no slot */
 		memcpy(message + RNIC_OPEN_MODE_AT, &mode, 4);
 		error = copier_start(context, &fd, &copier);
 		if (!error) {
@@ -246,7 +246,7 @@ out:
 	return error;
 }
 
-/* Return whether valgrind runs this program: it lets one thread run at a time, and one that polls holds up the rest. */
+/* Return whether valgrind runs this program: it runs one thread at a time, so a polling thread blocks the others. */
 static bool is_under_valgrind(void)
 {
 	const char *preloaded = getenv("LD_PRELOAD");
@@ -254,7 +254,7 @@ static bool is_under_valgrind(void)
 	return preloaded && strstr(preloaded, "/vgpreload_");
 }
 
-/* Have the NIC process write to this program's stderr why requests fail. */
+/* Make the NIC process explain failed requests on this program's stderr. */
 static void ask_for_reasons(struct rnic_context *context)
 {
 	struct rpc_reply *reply = malloc(sizeof *reply);

@@ -1,9 +1,7 @@
 /*
- * Rules of a fault script that the library applies (rnic.link.verbs_faults): posts that fail, completions that have
- * another status or come late, polls that give few.
+ * Apply rules of a fault script in the library (rnic.link.verbs_faults): failing posts, completions with another status or a delay, polls with few completions.
  *
- * A context without such rules does not use these functions. In a context with rules they replace the plain operations,
- * and call them.
+ * A context without such rules does not use these functions. In a context with rules, they wrap the plain operations.
  */
 #include "on_command.h"
 
@@ -48,7 +46,7 @@ struct on_command {
 	struct rule rule[];
 };
 
-/* ---- kinds of request, by their place in RNIC_WORK_REQUESTS */
+/* ---- kinds of request, by their index in RNIC_WORK_REQUESTS */
 
 #define PLACE(verbs, name, completion, key) PLACE_##name,
 enum { RNIC_WORK_REQUESTS(PLACE) };
@@ -61,7 +59,7 @@ static const uint8_t place_of_verbs[] = { RNIC_WORK_REQUESTS(PLACE_OF_VERBS) };
 
 #define PLACE_OF_WC(verbs, name, completion, key) [IBV_WC_##completion] = PLACE_##name,
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Woverride-init" /* any of those with one name: rules do not tell them apart */
+#pragma GCC diagnostic ignored "-Woverride-init" /* any of those with one name: rules do not distinguish them */
 static const uint8_t place_of_completion[] = { RNIC_WORK_REQUESTS(PLACE_OF_WC) };
 #pragma GCC diagnostic pop
 
@@ -87,8 +85,7 @@ static bool is_chosen(const struct rule *rule, uint32_t key, uint64_t seen)
 	return seen >= first && (seen - first) % rule->every == 0;
 }
 
-/* Count a call or completion, and return the first rule that acts on it, NULL if none does. `key` says which counts are
- * its, `qp` which queue pair it is of. */
+/* Count a call or completion, and return the first rule that acts on it, NULL if none does. `key` selects its counts, `qp` is its queue pair. */
 static const struct rule *judge(struct on_command *faults, uint32_t verb, uint32_t key, uint32_t qp, unsigned place)
 {
 	const struct rule *struck = NULL;
@@ -191,7 +188,7 @@ static int wr_complete(struct ibv_qp_ex *verbs)
 
 /* ---- completions */
 
-/* Move a queue pair to the error state, where an error completion leaves it. */
+/* Move a queue pair to the error state, as after an error completion. */
 static void fail_qp(struct rnic_context *context, uint32_t number)
 {
 	nic_command(context, RNIC_CMD_TOERR, RNIC_CMD_TOERR_ON_COMMAND, number, NULL, 0, NULL, 0, NULL);
@@ -271,7 +268,7 @@ static int poll_one(struct ibv_cq *verbs, struct ibv_wc *wc)
 		fail_qp(context, wc->qp_num);
 		return found;
 	}
-	/* A program that sleeps for events is not woken when it is due: its poll takes as long. */
+	/* Nothing would wake a program that sleeps for events when it is due, so its poll waits that long. */
 	if (!verbs->channel && hold_back(cq, wc, clock_now() + rule->value))
 		return 0;
 	sleep_until(clock_now() + rule->value);

@@ -24,8 +24,7 @@ static inline int runtime_path(char *path, size_t bytes, const char *name)
 	return length > 0 && (size_t)length < bytes ? 0 : ENAMETOOLONG;
 }
 
-/* Write the path of the file beside this library that `rnic cdi` writes for containers: variables for a NIC process that
- * the library starts itself. Returns 0 or an errno; whether the file exists is not checked. */
+/* Write the path of the file next to this library that `rnic cdi` writes for containers: variables for a NIC process that the library starts. Returns 0 or an errno; the file need not exist. */
 static inline int settings_path(char *path, size_t bytes)
 {
 	static const char name[] = "environment";

@@ -131,7 +131,7 @@ static int put_bind(struct sqe *sqe, const struct ibv_mw *mw, uint32_t rkey, con
 	return 0;
 }
 
-/* Set an ATOMIC WRITE of eight bytes, which are read here and now. A FLUSH's length has no place in an ibv_send_wr. */
+/* Set an ATOMIC WRITE of eight bytes, which are read now. An ibv_send_wr has no field for a FLUSH's length. */
 static int put_operand(struct sqe *sqe, const struct ibv_send_wr *wr)
 {
 	if (wr->opcode == IBV_WR_FLUSH)
@@ -252,7 +252,7 @@ int rnic_post_recv(struct ibv_qp *verbs, struct ibv_recv_wr *wr, struct ibv_recv
 				       why_in_reset(EINVAL, "ibv_post_recv", qp->number);
 	}
 	error = receive_ring_post(context, &qp->rq, wr, bad);
-	/* The NIC takes receives when messages come. In the error state it must be told to flush them. */
+	/* The NIC reads receives when messages arrive. In the error state it must be notified to flush them. */
 	if (atomic_load_explicit(queue_reg(context, qp->block, RNIC_REG_QUEUE_STATE), memory_order_relaxed) ==
 	    RNIC_QP_ERR)
 		ring_doorbell(context, qp->number, qp->block);

@@ -1,7 +1,5 @@
 /*
- * Symbols of a private version of rdma-core that have names of version 34 and do not only refuse. build.py makes a file
- * of this for each such version, whose number stands for NUMBER: a definition of the plain name beside them would be
- * hidden.
+ * Implemented symbols of a private version of rdma-core with names of version 34. build.py generates a file from this for each such version, and replaces NUMBER by its number: a definition of the plain name in the same file would be hidden.
  */
 #include <errno.h>
 #include <stdbool.h>

@@ -21,7 +21,7 @@
 
 enum {
 	MIN_SEND_ENTRIES = 16,
-	RNR_TIMER_MASK = 0x1F, /* Soft-RoCE takes the bits that an RNR NAK carries, and checks none */
+	RNR_TIMER_MASK = 0x1F, /* like Soft-RoCE, use the bits that an RNR NAK carries, without a check */
 };
 
 enum {
@@ -109,7 +109,7 @@ static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
 	if (slab < qp->cap.max_inline_data)
 		slab = qp->cap.max_inline_data;
 	qp->slab_bytes = (slab + RNIC_SGE_BYTES - 1) / RNIC_SGE_BYTES * RNIC_SGE_BYTES;
-	/* Leave spare room: programs post the reply to a message whose ACK is still on its way. */
+	/* Leave spare room: programs post the reply to a message whose ACK is still in flight. */
 	for (qp->entries = MIN_SEND_ENTRIES; qp->entries <= qp->cap.max_send_wr;)
 		qp->entries <<= 1;
 	qp->cap.max_send_wr = qp->entries - 1;
@@ -122,7 +122,7 @@ static int alloc_send_queue(struct rnic_context *context, struct rnic_qp *qp)
 	return error;
 }
 
-/* Count a queue pair as a user of what it was made with, or no longer. */
+/* Add or remove a queue pair as a user of the objects it was created with. */
 static void count_users(struct rnic_qp *qp, int change)
 {
 	if (qp->xrcd) {
@@ -272,7 +272,7 @@ static int put_ah_attr(const struct rnic_context *context, uint8_t *qpc, const s
 {
 	uint32_t gids = dev_lim(context, RNIC_DEV_LIM_GID_COUNT);
 
-	/* RoCE reaches peers by GID alone (Annex A17, 17.4.4). */
+	/* RoCE addresses peers only by GID (Annex A17, 17.4.4). */
 	if (!path->is_global)
 		return why_no_grh(EINVAL, modify_verb);
 	if (path->grh.sgid_index >= gids)
@@ -395,7 +395,7 @@ static int plan_transition(const struct rnic_qp *qp, const struct ibv_qp_attr *a
 	rnic_put_be(qpc, RNIC_QPC_SERVTYPE, qp->service);
 	rnic_put_be(qpc, RNIC_QPC_LOCAL_QPN, qp->number);
 	if (!attr->en_sqd_async_notify)
-		mask &= ~IBV_QP_EN_SQD_ASYNC_NOTIFY; /* the device takes the bit alone for a yes */
+		mask &= ~IBV_QP_EN_SQD_ASYNC_NOTIFY; /* to the device, the bit alone means true */
 	rnic_put_be(qpc, RNIC_QPC_OPT_PARAM_MASK, (uint32_t)mask);
 	rnic_put_be(qpc, RNIC_QPC_OPTIONS, qp->sq_sig_all ? RNIC_OPT_SQ_SIG_ALL : 0);
 	if (current == RNIC_QP_RESET)
@@ -444,7 +444,7 @@ static int modify_qp(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs,
 	bool named = masks[0] & IBV_QP_CUR_STATE;
 	int error;
 
-	if ((named || explaining) && qp->created) { /* else a reason might be told of a try that is repeated */
+	if ((named || explaining) && qp->created) { /* otherwise a retried attempt might print a reason */
 		error = refresh_state(qp);
 		if (error)
 			return error;
@@ -469,7 +469,7 @@ static int modify_qp(struct rnic_qp *qp, const struct ibv_qp_attr *const *attrs,
 	if (error != EINVAL || named || !qp->created || qp->state != current || refresh_state(qp) ||
 	    qp->state == current)
 		return error;
-	return change_state(qp, attrs, masks, count, qp->state); /* it had gone to ERR or SQE unnoticed */
+	return change_state(qp, attrs, masks, count, qp->state); /* it had gone to ERR or SQE meanwhile */
 }
 
 EXPORT int ibv_modify_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask)
@@ -519,7 +519,7 @@ EXPORT int ibv_query_qp(struct ibv_qp *verbs, struct ibv_qp_attr *attr, int mask
 #define GET(member, field) attr->member = (__typeof__(attr->member))rnic_get_be(qpc, RNIC_QPC_##field);
 	RNIC_QP_ATTRIBUTES(GET)
 	attr->sq_psn &= 0xFFFFFF;
-	if (mask & IBV_QP_STATE) /* else the program goes by the state that it set last */
+	if (mask & IBV_QP_STATE) /* otherwise the program relies on the state it set last */
 		verbs->state = attr->qp_state;
 	*init = (struct ibv_qp_init_attr){ .qp_context = verbs->qp_context,
 					   .send_cq = verbs->send_cq,

@@ -37,7 +37,7 @@ struct rnic_qp {
 	struct ibv_qp_cap cap;
 	uint32_t number, service;
 	bool created; /* on the device: not in RESET */
-	_Atomic uint32_t state; /* of the device's, as last seen: it may have failed meanwhile */
+	_Atomic uint32_t state; /* last known state in the device, which may have failed meanwhile */
 	bool sq_sig_all, extended;
 	bool opened; /* by ibv_open_qp: another handle made it, and destroys it */
 	uint32_t wr_tail; /* wr_*: the entry after the one being built */
@@ -46,10 +46,10 @@ struct rnic_qp {
 	int wr_error;
 	_Atomic uint32_t async_reported;
 	struct mcast_group *groups;
-	int (*wr_complete)(struct ibv_qp_ex *verbs); /* that a fault script's calls */
+	int (*wr_complete)(struct ibv_qp_ex *verbs); /* called by a fault script's functions */
 };
 
-/* Return whether it has no receive queue: it sends into SRQs of its peer's, or receives into them. */
+/* Return whether it has no receive queue: an XRC queue pair sends to the peer's SRQs, or receives into SRQs. */
 static inline bool is_xrc(const struct rnic_qp *qp)
 {
 	return qp->service == RNIC_QP_ST_XRC_INI || qp->service == RNIC_QP_ST_XRC_TGT;

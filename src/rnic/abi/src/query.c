@@ -25,7 +25,7 @@ EXPORT int ibv_query_device(struct ibv_context *verbs, struct ibv_device_attr *a
 	uint64_t version;
 	int error = nic_command(context, RNIC_CMD_QUERY_ADAPTER, 0, 0, NULL, 0, adapter, sizeof adapter, NULL);
 
-	/* a forked child has what its parent read last: programs query a device there before they use it */
+	/* a forked child has the parent's last values: programs query an inherited device there */
 	if (error && context->forked && context->adapter_read) {
 		memcpy(adapter, context->adapter, sizeof adapter);
 		error = 0;
@@ -118,7 +118,7 @@ int rnic_query_rt_values(struct ibv_context *verbs UNUSED, struct ibv_values_ex 
 	return 0;
 }
 
-/* Read again what may change while a device is open: the port's state, the GID and P_Key tables. */
+/* Reload values that may change while a device is open: the port's state, the GID and P_Key tables. */
 static int refresh_limits(struct rnic_context *context)
 {
 	uint8_t now[sizeof context->limits];
@@ -253,7 +253,7 @@ static void fill_gid_entry(const struct rnic_context *context, uint32_t index, s
 	entry->gid_index = index;
 	entry->port_num = 1;
 	entry->gid_type = gid_is_v1(context, index) ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
-	/* The link-local GID is of no address of the machine: it is on the same interface. */
+	/* The link-local GID matches no address of the machine: it is on the same interface. */
 	entry->ndev_ifindex = gid_ifindex(gid_is_link_local(entry->gid.raw) ? own_gid(context) : entry->gid.raw);
 }
 

@@ -1,4 +1,4 @@
-/* The connection manager's ABI (librdmacm 1.0 to 1.3) as programs know it, written from its documentation. */
+/* The connection manager's ABI (librdmacm 1.0 to 1.3) as programs use it, written from its documentation. */
 #ifndef RNIC_RDMACM_ABI_H
 #define RNIC_RDMACM_ABI_H
 
@@ -188,7 +188,7 @@ int ibv_destroy_qp(struct ibv_qp *qp);
 int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 
-/* Two changes of state in one message, of this libibverbs alone. */
+/* Two state changes in one message; only in this libibverbs. */
 uint8_t rnic_own_gid_index(struct ibv_context *verbs);
 int rnic_modify_qp_twice(struct ibv_qp *verbs, const struct ibv_qp_attr *const *attrs, const int *masks);
 

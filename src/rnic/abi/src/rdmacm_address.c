@@ -1,4 +1,4 @@
-/* Addresses: sockaddr and GID, which device leads where, and rdma_getaddrinfo. */
+/* Addresses: sockaddr and GID, device lookup, and rdma_getaddrinfo. */
 #define _GNU_SOURCE
 #include "rdmacm_address.h"
 

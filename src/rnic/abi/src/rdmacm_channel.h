@@ -1,4 +1,4 @@
-/* Event channels: the NIC process bumps their eventfds once for each event. */
+/* Event channels: the NIC process increments their eventfds once for each event. */
 #ifndef RNIC_RDMACM_CHANNEL_H
 #define RNIC_RDMACM_CHANNEL_H
 
@@ -30,18 +30,17 @@ static inline struct cm_channel *to_channel(struct rdma_event_channel *public)
 	return (struct cm_channel *)(void *)public;
 }
 
-/* Queue an event behind those that wait. The channel is locked; its descriptor has been, or is to be, signaled. */
+/* Append an event to the queue. The channel is locked; the caller signals its descriptor before or after. */
 int channel_queue(struct cm_channel *channel, const uint8_t *record);
-/* Queue an answer that is an event of its ID, as if the NIC process had told it, and signal the descriptor. */
+/* Queue an answer as an event of its ID, as if reported by the NIC process, and signal the descriptor. */
 int channel_queue_answer(struct cm_channel *channel, const struct cm_rpc *rpc);
 /* Signal one more event to threads that read or poll the channel's descriptor. */
 void channel_signal(struct cm_channel *channel);
 /* Wait until an event is signaled, and take the signal: 0 or the error number. */
 int channel_await(struct cm_channel *channel);
-/* Take the next event, which the descriptor has told; RNIC_CM_NO_EVENT if it is gone by now. */
+/* Take the next signaled event; RNIC_CM_NO_EVENT if it is gone. */
 int channel_next(struct cm_channel *channel, struct cm_rpc *rpc);
-/* Remove the queued events for which `leaves` returns true, and what the descriptor says of them. The channel is
- * locked. */
+/* Remove the queued events for which `leaves` returns true, and their signals. The channel is locked. */
 void channel_filter(struct cm_channel *channel, bool (*leaves)(const uint8_t *record, void *with), void *with);
 
 #endif

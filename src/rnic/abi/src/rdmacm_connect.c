@@ -28,7 +28,7 @@ static int put_address(struct cm_rpc *rpc, const struct sockaddr *address, unsig
 	return 0;
 }
 
-/* Return whether an ID bound to `::` takes IPv6 alone: by its option, or by default as the system's sockets do. */
+/* Return whether an ID bound to `::` accepts only IPv6: by its option, or by default as the kernel's sockets do. */
 static bool takes_one_family(const struct cm_id *id, const struct sockaddr *address)
 {
 	char value = '0';
@@ -187,7 +187,7 @@ EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param *param)
 		return rdma_seterrno(why_bad_value(EINVAL, "rdma_accept", "an ID that no connection request brought"));
 	cm_rpc_init(&rpc, RNIC_CM_ACCEPT, id);
 	put_conn_param(id, &rpc, param);
-	if (!param) { /* as the peer asked */
+	if (!param) { /* as the peer requested */
 		id->responder_resources = min_u8(id->responder_resources, asked_resources);
 		id->initiator_depth = min_u8(id->initiator_depth, asked_depth);
 		rpc.request[RNIC_CM_REQUEST_RESPONDER_RESOURCES_AT] = id->responder_resources;
@@ -244,7 +244,7 @@ EXPORT int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t byte
 	return rdma_seterrno(cm_rpc_call(&rpc));
 }
 
-/* ---- the end */
+/* ---- ending */
 
 EXPORT int rdma_disconnect(struct rdma_cm_id *public)
 {

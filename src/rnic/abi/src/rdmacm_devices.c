@@ -13,7 +13,7 @@
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cm_device *devices;
 
-/* ---- fork: the child begins anew */
+/* ---- fork: the child starts over */
 
 static void before_fork(void)
 {

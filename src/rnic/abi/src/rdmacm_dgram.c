@@ -139,7 +139,7 @@ static void format_header(struct ds_socket *ds, const struct sockaddr_storage *o
 	}
 }
 
-/* Get the address that datagrams to `towards` leave from, with the UDP socket's port. */
+/* Get the source address of datagrams to `towards`, with the UDP socket's port. */
 static int get_own_address(struct rsocket *rs, const struct sockaddr *towards, struct sockaddr_storage *own)
 {
 	socklen_t bytes = sizeof *own;
@@ -284,7 +284,7 @@ static void queue_datagram(struct ds_socket *ds, const uint8_t *data, uint32_t b
 	ds->queue[at].buf = buf;
 }
 
-/* Send a message from the device's address: for a socket bound to all, the system would choose another. */
+/* Send a message from the device's address: for a wildcard socket, the kernel would choose another. */
 static void set_pktinfo(const struct ds_socket *ds, struct msghdr *message, void *control)
 {
 	bool four = ds->header.version == 4;

@@ -24,7 +24,7 @@ struct cm_event {
 	uint8_t private_data[256];
 };
 
-/* ---- fork: the child begins anew */
+/* ---- fork: the child starts over */
 
 static void before_fork(void)
 {
@@ -173,13 +173,13 @@ void cm_drop_event(struct cm_id *id)
 		rdma_ack_cm_event(event);
 }
 
-struct id_match { /* which queued events belong to an ID */
+struct id_match { /* selects the queued events of an ID */
 	uint32_t number;
 	struct cm_channel *to; /* where its events go, or NULL */
 	uint32_t moved;
 };
 
-/* Destroy the ID of a connection that no program will hear of: its listener is gone. */
+/* Destroy the ID of a connection that is never reported: its listener is gone. */
 static void destroy_unseen(uint32_t number)
 {
 	struct cm_rpc rpc;
@@ -296,7 +296,7 @@ EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_channel 
 
 /* ---- events */
 
-/* Make the ID of a connection's request: it is the program's own from this event on. */
+/* Make the ID of a connection request: from this event on it belongs to the program. */
 static int process_conn_req(struct cm_event *event, struct cm_id *listening, const struct cm_rpc *rpc)
 {
 	struct cm_id *id = new_id(listening->public.channel, listening->public.context, listening->public.ps,
@@ -386,7 +386,7 @@ static void process_conn_resp(struct cm_event *event, struct cm_id *id)
 
 	if (!id->public.qp)
 		return;
-	/* Allow as many READs and atomics at a time as both sides do. */
+	/* Allow as many concurrent READs and atomics as both sides do. */
 	error = cm_modify_qp_rts(id, min_u8(id->responder_resources, event->public.param.conn.responder_resources),
 				 min_u8(id->initiator_depth, event->public.param.conn.initiator_depth));
 	if (!error)

@@ -24,7 +24,7 @@ struct cm_id {
 	uint32_t number;
 	struct cm_id *next; /* in the table */
 	struct cm_device *device;
-	struct cm_channel *own; /* calls wait for what they begin */
+	struct cm_channel *own; /* calls are synchronous */
 	uint32_t events_reported, events_completed;
 	uint8_t tos, ack_timeout;
 	bool reuse, afonly, afonly_set, passive;
@@ -48,9 +48,9 @@ static inline uint8_t min_u8(uint8_t a, uint8_t b)
 
 int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **result, void *context, int port_space,
 		 int qp_type);
-/* Keep what the connection manager says of an ID: addresses, and the device that they lead to. */
+/* Store an ID's state from the connection manager: addresses, and their device. */
 void cm_save_route(struct cm_id *id, const struct cm_rpc *rpc);
-/* Wait for the event that a call began and keep it, if no program handles this ID's events. */
+/* Wait for the event of a synchronous call and keep it, if the program does not handle this ID's events. */
 int cm_complete(struct cm_id *id);
 /* Acknowledge an event that a call waited for and kept. */
 void cm_drop_event(struct cm_id *id);

@@ -50,7 +50,7 @@ static off_t map_memory(struct rsocket *rs, void *data, size_t bytes, int protec
 	if (offset == -1)
 		offset = (off_t)(uintptr_t)data;
 	if (!(protection & PROT_WRITE))
-		return offset; /* the peer is not told of read-only memory */
+		return offset; /* read-only memory is not announced to the peer */
 	if (alloc_iomap_mrs(rs))
 		return rdma_seterrno(ENOMEM);
 	while (i < rs->remote_iomap.length && rs->iomap_mrs[i].mr)

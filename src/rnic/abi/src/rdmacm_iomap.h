@@ -4,7 +4,7 @@
 
 #include "rdmacm_rs.h"
 
-struct rs_iomap { /* as the peer learns of it */
+struct rs_iomap { /* as announced to the peer */
 	uint64_t offset;
 	struct rs_sge sge;
 };

@@ -158,7 +158,7 @@ EXPORT int rdma_create_qp_ex(struct rdma_cm_id *public, struct ibv_qp_init_attr_
 	attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
 	if (!attr->srq && public->srq)
 		attr->srq = public->srq;
-	/* Adapters have this much room in any descriptor, and programs send inline without asking. */
+	/* Hardware NICs have this much room in any descriptor, and programs send inline without a query. */
 	if (attr->cap.max_inline_data < USUAL_INLINE)
 		attr->cap.max_inline_data = USUAL_INLINE;
 	if (!attr->recv_cq) {

@@ -24,7 +24,7 @@ static struct own_fd channel_socket = { .fd = -1 };
 static uint32_t token;
 static struct rpc_reply *reply;
 
-/* ---- fork: the child begins anew */
+/* ---- fork: the child starts over */
 
 static void before_fork(void)
 {
@@ -52,7 +52,7 @@ __attribute__((constructor)) static void watch_forks(void)
 void cm_rpc_init(struct cm_rpc *rpc, uint32_t op, const struct cm_id *id)
 {
 	memset(rpc, 0, sizeof *rpc);
-	rpc->fd = -1; /* and no records behind the first */
+	rpc->fd = -1; /* and no further records */
 	cm_put32(rpc, RNIC_CM_REQUEST_OP_AT, op);
 	cm_put32(rpc, RNIC_CM_REQUEST_ID_AT, id ? id->number : 0);
 }
@@ -66,7 +66,7 @@ void cm_rpc_private_data(struct cm_rpc *rpc, const void *data, size_t bytes)
 		memcpy(rpc->request + RNIC_CM_REQUEST_PRIVATE_AT, data, bytes);
 }
 
-/* Say in the NIC process's words why it refuses a request. */
+/* Print the NIC process's reason for refusing a request. */
 static void __attribute__((cold)) explain_cm_refusal(const struct cm_rpc *rpc, int error)
 {
 	static const char *const verbs[] = {
@@ -120,7 +120,7 @@ static int call_locked(struct cm_rpc *rpc)
 	return 0;
 }
 
-/* Name the devices that this program may use: as many at a time as a request holds. */
+/* Send the names of the devices that this program may use, in as many requests as needed. */
 static int name_devices(const char *names)
 {
 	uint32_t more = 0;
@@ -205,7 +205,7 @@ int cm_simple_request(const struct cm_id *id, uint32_t op)
 	return cm_request(id, op, &rpc);
 }
 
-/* Set errno, and log the first refusal. All generated functions that only refuse call this. */
+/* Set errno, and log the first refusal. All generated stubs call this. */
 void refused(int error)
 {
 	static atomic_flag said = ATOMIC_FLAG_INIT;

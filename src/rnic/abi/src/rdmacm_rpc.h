@@ -16,8 +16,8 @@ struct cm_id;
 struct cm_rpc { /* a request and its answer */
 	uint8_t request[RNIC_CM_REQUEST_SIZE];
 	uint8_t record[RNIC_CM_RECORD_SIZE];
-	int fd; /* that came with the answer, or -1 */
-	uint8_t *more; /* records behind the first, to be freed, where they were asked for */
+	int fd; /* received with the answer, or -1 */
+	uint8_t *more; /* further records if requested; the caller frees them */
 	size_t more_count;
 };
 

@@ -208,7 +208,7 @@ bool fd_is_readable(int fd)
 	return poll(&one, 1, 0) > 0;
 }
 
-/* Take completion events, so that the descriptor tells of new ones alone, and ask for the next. */
+/* Take completion events, so that the descriptor signals only new ones, and arm the CQ. */
 void rs_arm_cq(struct rsocket *rs)
 {
 	struct ibv_cq *cq;
@@ -269,7 +269,7 @@ static int wait_once(struct rsocket *rs, bool (*test)(struct rsocket *), int64_t
 	return result < 0 ? -1 : 0;
 }
 
-/* Wait until `test` returns true. Returns -1 with errno EAGAIN if it may not wait, or not so long; or EINTR. */
+/* Wait until `test` returns true. Returns -1 with errno EAGAIN if it may not wait or times out, or EINTR. */
 int rs_wait(struct rsocket *rs, bool (*test)(struct rsocket *), int flags, int timeout_ms)
 {
 	bool always = flags & RS_WAIT_ALWAYS;

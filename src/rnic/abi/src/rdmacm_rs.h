@@ -1,8 +1,7 @@
 /*
  * rsockets: sockets over queue pairs, by the protocol that rdma-core documents (librdmacm/docs/rsocket).
  *
- * An rsocket's number is the descriptor of an epoll that holds what wakes it: its event channel and its completion
- * channel. So ppoll(2) on the number itself is never wrong for long, and rpoll(3) is exact.
+ * An rsocket's number is an epoll descriptor over its event channel and its completion channel. So ppoll(2) on the number is right except for short delays, and rpoll(3) is exact.
  */
 #ifndef RNIC_RDMACM_RS_H
 #define RNIC_RDMACM_RS_H
@@ -28,7 +27,7 @@ enum rs_state {
 
 enum { RS_QP_SIZE = 384, RS_BUF_BYTES = 1 << 17, RS_INLINE = 64, RS_MAX_OPTIONS = 32 };
 enum { RS_YIELDS = 64, RS_POLL_MS = 100 };
-enum { RS_WAIT_ALWAYS = 1 << 30 }; /* beside MSG_* flags: whatever O_NONBLOCK says */
+enum { RS_WAIT_ALWAYS = 1 << 30 }; /* in addition to MSG_* flags: regardless of O_NONBLOCK */
 
 struct rs_sge { /* as both ends write it into each other's memory */
 	uint64_t addr;
@@ -43,7 +42,7 @@ struct rsocket;
 struct rs_iomap_mr;
 struct ds_socket;
 
-struct rs_ops { /* what differs between streams and datagrams */
+struct rs_ops { /* operations that differ between streams and datagrams */
 	int type; /* SOCK_STREAM or SOCK_DGRAM */
 	int (*open)(struct rsocket *rs);
 	int (*bind)(struct rsocket *rs, const struct sockaddr *address, socklen_t bytes);
@@ -73,7 +72,7 @@ struct rsocket {
 	unsigned option_count;
 	uint32_t sbuf_bytes, rbuf_bytes;
 	uint16_t sq_size, rq_size, inline_bytes, iomap_size;
-	int recv_timeout_ms, send_timeout_ms; /* -1: for ever */
+	int recv_timeout_ms, send_timeout_ms; /* -1: forever */
 
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;
@@ -86,7 +85,7 @@ struct rsocket {
 	uint32_t sbuf_head, sbuf_used;
 	unsigned sends, controls; /* outstanding work requests */
 	uint16_t sseq_no, sseq_comp; /* messages: sent so far, and the number to stop at */
-	struct rs_sge *target_sgl; /* the peer writes them; behind them the iomap */
+	struct rs_sge *target_sgl; /* written by the peer; followed by the iomap */
 	struct ibv_mr *target_mr;
 	unsigned target_sge;
 	bool swap_sgl;

@@ -43,7 +43,7 @@ static int clamp_int(int value, int low, int high)
 	return value < low ? low : value > high ? high : value;
 }
 
-/* Set a timeout as Linux does: zero, or more than an int holds, means for ever; a negative one does not wait. */
+/* Set a timeout as Linux does: zero, or more than an int holds, means forever; a negative one does not wait. */
 static int set_timeout(int *ms, const void *value, socklen_t bytes)
 {
 	struct timeval time;
@@ -74,7 +74,7 @@ static int get_timeout(int ms, void *value, socklen_t *bytes)
 	return 0;
 }
 
-/* Set a size, which holds for later connections. Returns false if the option is no size. */
+/* Set a size, which applies to later connections. Returns false if the option is not a size. */
 static bool set_size(struct rsocket *rs, int level, int name, int value)
 {
 	if (level == SOL_SOCKET && name == SO_SNDBUF)

@@ -1,4 +1,4 @@
-/* rpoll and rselect: rsockets and descriptors of the system, mixed. */
+/* rpoll and rselect: a mix of rsockets and kernel descriptors. */
 #define _GNU_SOURCE
 #include "rdmacm_rs.h"
 
@@ -47,7 +47,7 @@ static int poll_rsockets(struct pollfd *fds, nfds_t count, bool arms, bool *mixe
 	return found;
 }
 
-/* Wait on the system's descriptors: rsockets' own, which tell only that something happened, and others. */
+/* Wait on kernel descriptors: those of rsockets, which only signal that something happened, and others. */
 static int poll_system(struct pollfd *fds, struct pollfd *copy, nfds_t count, int timeout)
 {
 	int found = 0, result;

@@ -52,8 +52,7 @@ static ssize_t stream_send(struct rsocket *rs, const struct iovec *parts, int co
 		rs_copy_from_iov(at, parts, done, size);
 		rs->sseq_no++;
 		dest = *target;
-		/* Update the target first: once its last bytes have left, the peer may overwrite it with the next
-		 * one. */
+		/* Update the target first: once its last bytes are sent, the peer may overwrite it with the next one. */
 		target->addr += size;
 		target->length -= size;
 		if (!target->length)

@@ -1,7 +1,5 @@
 /*
- * Stream rsockets. Each side lends the other a receive buffer in two halves. The sender writes into the half that it
- * knows of, with the length as immediate data. A WRITE into its array of targets tells it the next half, and how many
- * messages it may send. Immediate data: three bits of operation, 29 of a value.
+ * Stream rsockets. Each side gives the other a receive buffer in two halves. The sender writes into its current half, with the length as immediate data. A WRITE into its array of targets announces the next half and the number of messages that it may send. Immediate data: three bits of operation, 29 of a value.
  */
 #ifndef RNIC_RDMACM_STREAM_H
 #define RNIC_RDMACM_STREAM_H
@@ -27,7 +25,7 @@ void stream_process_events(struct rsocket *rs);
 void stream_fail(struct rsocket *rs, int error);
 void stream_end(struct rsocket *rs);
 int stream_post_recv(struct rsocket *rs);
-/* Post a WRITE, with immediate data unless it is RS_OP_WRITE, which only its completion knows of. */
+/* Post a WRITE, with immediate data except for RS_OP_WRITE, which only the completion uses. */
 int stream_post_write(struct rsocket *rs, uint32_t op, uint32_t value, const void *data, size_t bytes, uint32_t lkey,
 		      uint64_t address, uint32_t rkey);
 void stream_poll_cq(struct rsocket *rs);
@@ -36,7 +34,7 @@ struct rs_sge stream_peer_sge(const struct rsocket *rs, uint64_t addr, uint32_t 
 bool stream_can_send(struct rsocket *rs);
 /* Wait until something may be sent. Returns -1 with errno if that cannot be. */
 int stream_wait_can_send(struct rsocket *rs, int flags);
-/* Take up to `bytes`, and no more than `limit`, of contiguous room in the send buffer for a WRITE of `*size` bytes. */
+/* Reserve up to `bytes`, at most `limit`, of contiguous space in the send buffer for a WRITE of `*size` bytes. */
 uint8_t *stream_claim_sbuf(struct rsocket *rs, size_t bytes, uint32_t limit, uint32_t *size);
 
 #endif

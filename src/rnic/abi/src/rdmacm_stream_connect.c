@@ -163,7 +163,7 @@ static int begin_connect(struct rsocket *rs, const struct sockaddr *address)
 
 	if (rdma_resolve_addr(rs->id, NULL, (struct sockaddr *)(uintptr_t)address, 0))
 		return errno;
-	if (rdma_get_cm_event(rs->events, &event)) /* it is there: addresses are resolved at once */
+	if (rdma_get_cm_event(rs->events, &event)) /* it is available: addresses are resolved immediately */
 		return errno;
 	error = event->event == RDMA_CM_EVENT_ADDR_RESOLVED ? 0 : ENETUNREACH;
 	rdma_ack_cm_event(event);
@@ -277,7 +277,7 @@ void stream_process_events(struct rsocket *rs)
 			stream_fail(rs, ENODEV);
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:
-			stream_poll_cq(rs); /* what arrived before it counts */
+			stream_poll_cq(rs); /* data that arrived earlier counts */
 			stream_end(rs);
 			break;
 		default:

@@ -61,7 +61,7 @@ struct rs_sge stream_peer_sge(const struct rsocket *rs, uint64_t addr, uint32_t 
 	return target;
 }
 
-/* Tell the peer how many messages it may send, and of the half of the buffer that is free again. */
+/* Tell the peer how many messages it may send, and which half of the buffer is free again. */
 void stream_send_credits(struct rsocket *rs)
 {
 	uint32_t half = rs->rbuf_bytes / 2;
@@ -100,7 +100,7 @@ static void process_control(struct rsocket *rs, uint32_t value)
 		rs->can_read = false;
 }
 
-/* Account for received data. The peer names the length, which counts only as far as there was room. */
+/* Account for received data. The length is the peer's claim, limited to the available space. */
 static void process_data(struct rsocket *rs, uint32_t bytes)
 {
 	unsigned next = (rs->rmsg_tail + 1) % (rs->rq_size + 1u);
@@ -126,7 +126,7 @@ static void process_message(struct rsocket *rs, uint32_t message)
 		rs->sseq_comp = (uint16_t)value;
 		break;
 	case RS_OP_IOMAP_SGL:
-		rs->rseq_no++; /* it used up a message, and is read already */
+		rs->rseq_no++; /* it used a message credit, and is read already */
 		break;
 	case RS_OP_CTRL:
 		process_control(rs, value);

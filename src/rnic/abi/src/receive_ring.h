@@ -14,7 +14,7 @@ struct receive_ring {
 	uint32_t entries, stride, max_sge, limit, tail, posted, block;
 	uint64_t *ids;
 	bool *taken; /* the WQE holds a request that has not completed */
-	uint32_t *order; /* shared: behind the WQEs, their indexes in the order of posting; else NULL */
+	uint32_t *order; /* shared: indexes of the WQEs in posting order, stored after the WQEs; else NULL */
 	uint32_t *free_wqes; /* shared: a stack of free WQEs, entries - posted of them */
 	pthread_mutex_t lock;
 };

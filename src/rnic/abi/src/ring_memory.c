@@ -1,5 +1,5 @@
 /*
- * Memory for rings: regions that the NIC process maps as well, cut into pieces.
+ * Memory for rings: regions that the NIC process also maps, cut into pieces.
  *
  * A region costs both sides a mapping, so there are few: each is twice as long as the one before. Pieces are powers of
  * two and go back to a list of their size; a region lives as long as its context.

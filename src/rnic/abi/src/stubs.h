@@ -1,6 +1,5 @@
 /*
- * Functions that only refuse. They declare only the arguments up to their last out parameter: with C's calling
- * convention callers may pass more.
+ * Stubs of unsupported functions. They declare only the arguments up to their last out parameter; with C's calling convention, callers may pass more.
  */
 #ifndef RNIC_STUBS_H
 #define RNIC_STUBS_H
@@ -19,7 +18,7 @@ UNUSED static void clear_out(void *at, size_t bytes)
 		memset(at, 0, bytes);
 }
 
-/* Bytes of a structure that is newer than this library, as another argument gives them. */
+/* Size of a structure newer than this library, given by another argument. */
 UNUSED static size_t size_argument(const void *bytes)
 {
 	return (size_t)bytes < 64 ? (size_t)bytes : 64;

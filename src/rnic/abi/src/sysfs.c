@@ -1,4 +1,4 @@
-/* Files below /sys, which exist if `rnic exec` shows the program device paths. */
+/* Files below /sys, which exist if `rnic exec` gives the program device paths. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

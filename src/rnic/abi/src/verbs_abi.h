@@ -1,8 +1,8 @@
 /*
- * The binary interface of libibverbs as its callers know it: structures, operation tables and numbers.
+ * The binary interface of libibverbs as its callers use it: structures, operation tables and numbers.
  *
  * Programs read and write these structures without asking the library (inline functions of their verbs.h),
- * so each member's place is a fact of the interface. tests/abi compares every offset with the system's header.
+ * so each member's offset is part of the interface. tests/abi compares every offset with the system's header.
  */
 #ifndef RNIC_VERBS_ABI_H
 #define RNIC_VERBS_ABI_H
@@ -153,7 +153,7 @@ enum { IBV_WC_GRH = 1, IBV_WC_WITH_IMM = 2, IBV_WC_WITH_INV = 8 };
 enum {
 	IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
 	IBV_WC_EX_WITH_DLID_PATH_BITS = 1 << 6,
-	IBV_WC_EX_STANDARD = 0x7F, /* byte length to path bits: what a plain ibv_wc has too */
+	IBV_WC_EX_STANDARD = 0x7F, /* byte length to path bits: the fields of a plain ibv_wc */
 	IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 1 << 7,
 	IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
 };

@@ -1,4 +1,4 @@
-/* Descriptors as the hot path writes them. The assertions hold them to the tables. */
+/* Descriptors as the hot path writes them. The assertions compare them with the tables. */
 #ifndef RNIC_WQE_H
 #define RNIC_WQE_H
 
