@@ -3,7 +3,7 @@
 
     matrix_peer.py nic-process|gateware|rxe 4|6 [KERNEL] REPORT
 
-KERNEL is a version of the kernel, such as 6.12, that Debian has beside its own one.
+KERNEL is a kernel version, such as 6.12, that Debian offers in addition to its default.
 
 Exit status: as `rnic conform`; 127 if this machine cannot run the peer, 3 if the run failed, with the reason on stderr.
 """
@@ -101,7 +101,8 @@ def nic_process(report: str) -> int:
 
 
 def choose_kernel(version: str) -> str | None:
-    """Let the guest be one of another kernel, in a folder and a network namespace of its own; why not, if not."""
+    """Set up a guest with another kernel, in a separate folder and network namespace; return why that is not possible,
+    if so."""
     words = ["apt-cache", "depends", f"linux-image-{version}-amd64"]
     try:
         lines = subprocess.run(words, capture_output=True, text=True, check=False).stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Reordered packets from a guest: rnic takes hardly longer against it than another guest.
+"""Check reordered packets from a guest: rnic takes hardly longer against it than another guest.
 
 netem delays most packets of the guest and lets the others pass, so that IPv4 idents arrive out of order. The ping-pong
 of ibverbs-utils runs alternately from a second guest and from rnic, and the times that it prints are added up.

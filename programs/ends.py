@@ -1,4 +1,4 @@
-"""Run the programs of a row: their exits, and diagnostics of programs that hang."""
+"""Run the programs of a row: handle their exits, and diagnose programs that hang."""
 
 from __future__ import annotations
 

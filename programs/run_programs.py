@@ -49,8 +49,8 @@ RNIC = (sys.executable, "-m", "rnic.cli")
 CONSUMER = str(HERE / "pypi_ibverbs.py")
 QPERF_PORT = 19_765
 QPERF_TRIES = 3
-RACED = "qperf's server told its port before it listened there, and was too late: run once more"
-"""Result of an attempt that says nothing: the connection was rejected since no program listened yet."""
+RACED = "qperf's server announced its port before it listened there: run once more"
+"""Result of an invalid attempt: the connection was rejected since no program listened yet."""
 UDPONG_PORT = 7_174
 DAPLTEST_PORT = 63_000
 _HOSTS = 250

@@ -26,7 +26,7 @@ def own_network(pid: int = 0) -> str:
     """
     start = pid or os.getpid()
     for number in range(start, start + _NETWORKS):
-        # 127.0.0 is used by all programs, and by people in examples
+        # 127.0.0 is the default of all programs and examples
         network = f"127.{number // 250 % 250 + 1}.{number % 250}"
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:

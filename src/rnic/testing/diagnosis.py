@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rnic.testing.pair import Side
 
 MOST_RNR_NAKS = 300
-"""RNR NAKs in one wait, during which the test cannot post a receive, that mean that no receive will come."""
+"""RNR NAKs in one wait after which no receive is expected, since the test cannot post one meanwhile."""
 
 _CAN_RECEIVE = (e.IBV_QPS_RTR, e.IBV_QPS_RTS, e.IBV_QPS_SQD, e.IBV_QPS_SQE)
 
@@ -25,11 +25,12 @@ def rnr_naks(end: Side) -> int:
 
 
 def diagnose(side: Side, completions: Iterable[WC] = ()) -> list[str]:
-    """Return what looks wrong between a side and its peer, a line for each, the likeliest first; empty if nothing does.
+    """Return the likely problems between a side and its peer, one line each, the likeliest first; empty if there are
+    none.
 
     Args:
         side: the side that waits, or waited.
-        completions: completions that it took already.
+        completions: completions that the side has already taken.
 
     It detects missing receives, refused keys or ranges, and queue pairs that are not ready, at either end.
     """

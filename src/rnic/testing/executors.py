@@ -1,4 +1,4 @@
-"""Engine and reference for tests that compare them: the same steps, and the same bytes after each."""
+"""Run engine and reference in tests that compare them: the same steps, and the same bytes after each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rnic.transport.qp import QueuePair
 
 
 class Reference:
-    """The reference behind the engine's interface: it punts every packet and makes every request."""
+    """The reference with the engine's interface: punts every packet, and lets the reference send every request."""
 
     punted = False
 
@@ -24,11 +24,11 @@ class Reference:
         """Do nothing: it sends no datagram."""
 
     def receive(self, burst: Any, start: int, now_ns: int) -> int:
-        """Take no packet."""
+        """Accept no packet."""
         return 0
 
     def send(self, now_ns: int, budget: int, out: list[Any]) -> int:
-        """Make requests as the reference does."""
+        """Send requests as the reference does."""
         return self.qp.produce_requests(now_ns, budget, out)
 
     def timeout(self, now_ns: int) -> bool:
@@ -36,7 +36,7 @@ class Reference:
         return False
 
     def reply(self, budget: int, out: list[Any]) -> int:
-        """Make no response."""
+        """Send no response."""
         return 0
 
 
@@ -51,10 +51,10 @@ class ReferenceDevice:
         return Reference(qp)
 
     def remove(self, number: int) -> None:
-        """Do nothing: nothing is kept of it."""
+        """Do nothing: no state is kept for it."""
 
     def drop(self, record: int) -> None:
-        """Do nothing: nothing is kept of it."""
+        """Do nothing: no state is kept for it."""
 
     def invalidate(self) -> None:
         """Do nothing: nothing is cached."""
@@ -69,7 +69,7 @@ class ReferenceDevice:
 
 @contextlib.contextmanager
 def executed_by(*, engine: bool) -> Iterator[None]:
-    """Have NICs made inside use the engine, or only the reference; the engine must be compiled."""
+    """Make NICs created in the block use the engine, or only the reference; the engine must be compiled."""
     assert use.COMPILED is not None
     stub = type(
         "Stub", (), {"Shared": use.COMPILED.Shared, "Device": ReferenceDevice, "DeviceLock": use.COMPILED.DeviceLock}

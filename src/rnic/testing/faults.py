@@ -89,12 +89,12 @@ class FaultMethods:
         self.fault("interrupt-late", delay, duration)
 
     def async_event(self, event: str, number: int | str = ALL) -> None:
-        """Raise an asynchronous event such as ``"QP_FATAL"``, though nothing has happened."""
+        """Raise an asynchronous event such as ``"QP_FATAL"`` without a cause."""
         self.fault("async-event", event, number)
 
     def device_fatal(self, duration: Duration | None = None) -> None:
-        """Fail the device, with IBV_EVENT_DEVICE_FATAL, and bring it back after ``duration``; contexts must be opened
-        anew."""
+        """Fail the device, with IBV_EVENT_DEVICE_FATAL, and bring it back after ``duration``; contexts must be
+        reopened."""
         self.fault("fatal", duration)
 
     def heal(self) -> None:
@@ -124,9 +124,9 @@ class NicFaults(FaultMethods):
         fault(self._directory or runtime_directory(), self._device, [name, *words])
 
     def fail_verb(self, verb: str, action: str = "fail", **rule: object) -> None:
-        """Have a verb of the device's programs fail from now on, until :meth:`heal`, by one rule.
+        """Make a verb of the device's programs fail by one rule, until :meth:`heal`.
 
-        Rules for posts and completions hold for programs that open the device from now on.
+        Rules for posts and completions apply to programs that open the device later.
 
         Args:
             verb: a function's name without ``ibv_``.

@@ -1,9 +1,9 @@
-"""Packets made from the state of a live connection: valid, or with exactly one flaw.
+"""Generate packets from the state of a live connection: valid, or with exactly one flaw.
 
 A :class:`LivePeer` is the far end of one queue pair. It knows what the queue pair expects next
-(:mod:`rnic.testing.live_model`), so what it sends reaches the checks that come last, and it knows what each packet may
-do. After every packet it holds the NIC to that: a right packet moves exactly its bytes, a bad one costs one drop
-counter and nothing else, a refused one moves no byte. The same seed gives the same packets.
+(:mod:`rnic.testing.live_model`), so its packets reach the last checks, and it knows the allowed effect of each packet.
+After every packet it verifies the NIC: a valid packet moves exactly its bytes, a bad one only increments one drop
+counter, a refused one moves no byte. The same seed gives the same packets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LEAP_NS = 20_000_000
 _POLL_STEPS = 32
 _DRAWS = 4
 _SWARM = (8, 25)
-"""Packets of a swarm: at least, and fewer than."""
+"""Packets of a swarm: lower limit, and exclusive upper limit."""
 _MOST_NAKS = 9
 _DROPS = tuple(reason.value for reason in DropReason)
 
@@ -56,17 +56,15 @@ class LivePeer(LiveModel):
 
     Args:
         service: ``"RC"``, ``"UC"`` or ``"UD"``.
-        seed: seed of everything random.
+        seed: seed of all random choices.
         ipv6: use IPv6 addresses.
-        seen: the link shows IP IDs; without, the ICRC of a corrupt packet may be right for another IP ID, so no packet
-            is corrupted.
-        only: names of the flaws to try; all by default.
-        swarms: how often, from 0 to 1, a burst is many packets, each wrong in one thing and none of them to be taken:
-            several times as many packets a second.
-        storms: how often, from 0 to 1, a burst to a queue pair of RC is NAKs of whatever was sent, or right packets in
-            any order, twice, and with other bytes.
-        selective: the connection has selective repeat (``QPAttr.selective_repeat``).
-        settings: further fields of :class:`~rnic.device.config.NicConfig`.
+        seen: the link shows IP IDs; otherwise the ICRC of a corrupt packet may be right for another IP ID, so no packet
+        is corrupted. only: names of the flaws to try; all by default.
+        swarms: probability that a burst is a swarm: many packets with one flaw each, none of which may be accepted.
+        This gives several times as many packets per second. storms: probability that a burst to an RC queue pair
+        consists of random NAKs, or of valid packets reordered, duplicated and with other bytes. selective: the
+        connection has selective repeat (``QPAttr.selective_repeat``). settings: further fields of
+        :class:`~rnic.device.config.NicConfig`.
 
     ``counts`` holds the number of packets sent with each flaw, ``""`` for none; ``digest`` is a CRC over
     everything that the NIC answered and stored, equal for equal seeds.
@@ -263,8 +261,7 @@ class LivePeer(LiveModel):
         return len(frames)
 
     def _draw(self, made: Right, several: bool) -> Flaw | None:
-        """Return a flaw that fits the packet; in a burst, one that leaves its size. ``None`` where none was found
-        soon."""
+        """Return a flaw that fits the packet; in a burst, one that keeps its size. ``None`` if none is found soon."""
         if several and self._bits == UD:
             return None
         flaws, weights = self._same_size if several else self._flaws
@@ -324,7 +321,7 @@ class LivePeer(LiveModel):
         if made.takes:
             self.posted.popleft()
 
-    # --------------------------------------------------------------------------------------- judging
+    # --------------------------------------------------------------------------------------- checks
 
     def _look(self) -> tuple[int, ...]:
         """Return all state that a packet could change, except memory."""
@@ -392,7 +389,7 @@ class LivePeer(LiveModel):
             self._check(flaw.name, made)
             return
         several = len(rights) > 1
-        if several and self._bits != RC:  # what begins a message behind the bad packet is taken
+        if several and self._bits != RC:  # a packet that begins a message after the bad one is accepted
             self.shadow[:] = self.arena
             self._connect()
             return
@@ -401,7 +398,7 @@ class LivePeer(LiveModel):
         if self.arena != self.shadow:
             self._find(f"memory differs from {self._difference()} on after {flaw.name} in {say(made)}")
         if flaw.verdict is Verdict.REFUSED:
-            if self._bits != RC:  # the message is given up, and its PSN used up
+            if self._bits != RC:  # the message is abandoned, and its PSN used
                 self.epsn, self.open = ctx.expected_psn, ("", 0, 0)
             self.unsure |= made.response
         elif several:

@@ -1,4 +1,4 @@
-"""Model of the far end of a live connection: PSNs, the open message, outstanding requests, keys, receives, memory.
+"""Model of the far end of a live connection: PSNs, open message, outstanding requests, keys, receives, memory.
 
 :class:`LiveModel` makes packets that are valid in the current state, and follows their effects.
 """
@@ -113,13 +113,13 @@ class Request:
 
 
 class LiveModel:
-    """The far end of one queue pair of a NIC of its own, and what may be sent to it now.
+    """The far end of one queue pair of a private NIC, and the packets that are valid for it now.
 
     Args:
         service: ``"RC"``, ``"UC"`` or ``"UD"``.
-        seed: of everything random.
-        ipv6: addresses of that kind.
-        seen: the link shows IPv4 idents.
+        seed: seed of all random choices.
+        ipv6: use IPv6 addresses.
+        seen: the link shows IP IDs.
         selective: the connection has selective repeat (``QPAttr.selective_repeat``).
         settings: further fields of :class:`~rnic.device.config.NicConfig`.
 
@@ -165,7 +165,7 @@ class LiveModel:
         self._pd, foreign = PD(ctx), PD(ctx)
         self._cq = CQ(ctx, _CQ_DEPTH)
         self.arena = bytearray(self.rng.randbytes(ARENA))
-        self._whole = MR(foreign, self.arena, e.IBV_ACCESS_LOCAL_WRITE)  # so that all regions lie in one mapping
+        self._whole = MR(foreign, self.arena, e.IBV_ACCESS_LOCAL_WRITE)  # so that all regions are in one mapping
         self.base = self._whole.buf
         both = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ
         every = both | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
@@ -226,7 +226,7 @@ class LiveModel:
         return (PSN_MASK - self.rng.randrange(20)) & PSN_MASK if edge else self.rng.randrange(PSN_MASK + 1)
 
     def _post(self) -> None:
-        """Post receives for any message, and now and then a request of the NIC."""
+        """Post receives for any message, and sometimes a request of the NIC."""
         while len(self.posted) < SLOTS - 2:
             at = RECEIVES + self._slots % 4 * SLOT
             self._slots += 1
@@ -260,7 +260,7 @@ class LiveModel:
                 self._outstanding.pop()
 
     def _vary(self, wr: SendWR, kind: str, length: int) -> None:
-        """Give a SEND or WRITE its bytes, from one piece of memory, a list or inline, perhaps with immediate data."""
+        """Set the bytes of a SEND or WRITE: one SGE, a list or inline data, optionally with immediate data."""
         rng = self.rng
         parts = [length]
         if rng.random() < 0.3:
@@ -286,13 +286,13 @@ class LiveModel:
         self.qp.post_send(wr)
 
     def _poll(self) -> None:
-        self.net.driving = True  # keep the net from moving time
+        self.net.driving = True  # keep the net from advancing time
         while self._cq.poll(64)[0]:
             pass
         self.net.driving = False
 
     def _produce(self) -> None:
-        """Have the NIC send, and note what it asks for."""
+        """Let the NIC send, and note its requests."""
         self._make()
         while True:
             got = self._link.receive(64)
@@ -303,7 +303,7 @@ class LiveModel:
                 return
 
     def _make(self) -> None:
-        """Have the NIC send."""
+        """Let the NIC send."""
         nic = self.nic
         if nic.has_work():
             bursts = nic.produce(self.now)
@@ -338,7 +338,7 @@ class LiveModel:
         self.requests.append(Request(packet.psn, kind, packets, length, to))
         self.sent_psn = packet.psn + packets & PSN_MASK
 
-    # --------------------------------------------------------------------------------- right packets
+    # --------------------------------------------------------------------------------- valid packets
 
     def right(self) -> Right:
         """Return a packet that is valid now."""
@@ -394,7 +394,7 @@ class LiveModel:
         return made
 
     def _rest(self, kind: str, at: int, left: int) -> Right:
-        """Return the next packet of a WRITE or SEND; a new one where ``at`` is -1."""
+        """Return the next packet of a WRITE or SEND; of a new one if ``at`` is -1."""
         rng = self.rng
         start = at < 0
         if start:
@@ -419,7 +419,7 @@ class LiveModel:
         return made
 
     def _response(self) -> Right:
-        """Return an ACK of some of what stands before the oldest READ or atomic, or the answer to that."""
+        """Return an ACK of some requests before the oldest READ or atomic, or the response to that READ or atomic."""
         rng = self.rng
         place = next((n for n, request in enumerate(self.requests) if request.kind != "DATA"), None)
         ahead = self.requests[: place if place is not None else len(self.requests)]
@@ -500,7 +500,7 @@ class LiveModel:
 
 
 def say(made: Right) -> str:
-    """Return the packet in words, without its payload."""
+    """Return a description of the packet, without its payload."""
     row = OPCODES[made.opcode]
     return f"{row.name if row else made.opcode} {made.fields | {'payload': len(made.fields.get('payload', b''))}}"
 

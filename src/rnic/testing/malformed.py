@@ -1,4 +1,4 @@
-"""The flaws of packets of :class:`rnic.testing.live.LivePeer`, and the allowed effect of each."""
+"""Packet flaws of :class:`rnic.testing.live.LivePeer`, and the allowed effect of each."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def frame(
     qkey: int = 0,
     sqpn: int = 0,
 ) -> bytearray:
-    """Build a packet as :func:`rnic.wire.packet.build` does, without checks, for speed: tests make ten million."""
+    """Build a packet as :func:`rnic.wire.packet.build` does, but without checks, for speed: tests build ten million."""
     row = OPCODES[opcode]
     assert row is not None
     headers = [opcode, solicited << 7 | migreq << 6 | (-len(payload) & 3) << 4, pkey, dqpn, ackreq << 31 | psn]
@@ -158,7 +158,7 @@ class Flaw:
         return bytes(packet)
 
 
-# ------------------------------------------------------------------------------ when a flaw can be
+# ------------------------------------------------------------------------------ conditions of flaws
 
 
 def _row(made: Right) -> OpcodeRow:
@@ -232,7 +232,7 @@ def _with_payload(peer: LivePeer, made: Right) -> bool:
 
 
 def _whole_size(peer: LivePeer, made: Right) -> bool:
-    """Return whether any other size of payload is wrong."""
+    """Return whether any other payload size is invalid."""
     row = _row(made)
     if row.read_response:
         return not peer.unsure

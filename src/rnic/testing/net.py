@@ -34,9 +34,9 @@ Script = Sequence[Mapping[str, object]]
 
 
 class VirtualRuntime(Runtime):
-    """A runtime whose ``progress`` drives the whole :class:`SimNet`, and moves its time if nothing else happens.
+    """A runtime whose ``progress`` drives the whole :class:`SimNet`, and advances its time if nothing else happens.
 
-    So verbs code that polls or waits runs as it is, in no real time. There is no thread.
+    So verbs code that polls or waits runs unchanged, without real delays. There is no thread.
     """
 
     def __init__(self, nic: Nic, link: Link, net: SimNet) -> None:
@@ -51,7 +51,7 @@ class VirtualRuntime(Runtime):
         return super().progress()
 
     def receive(self, limit: int) -> list[RxBurst]:
-        """Receive at most ``limit`` bursts, or all that have come (:attr:`SimNet.receives_all`)."""
+        """Receive at most ``limit`` bursts, or all that have arrived (:attr:`SimNet.receives_all`)."""
         return super().receive(_ALL if self._net.receives_all else limit)
 
     def _read_all(self, count: int) -> bool:
@@ -64,8 +64,8 @@ class VirtualRuntime(Runtime):
 class Node(FaultMethods):
     """One NIC of a :class:`SimNet` with an opened context.
 
-    ``link`` is its faulty link, ``counters`` counts for NIC and link alike. Events for it are methods
-    (:class:`~rnic.testing.faults.FaultMethods`), on all its objects where they name none.
+    ``link`` is its faulty link; ``counters`` are those of NIC and link. Fault events are methods
+    (:class:`~rnic.testing.faults.FaultMethods`), which apply to all its objects by default.
     """
 
     def __init__(self, index: int, ctx: Context, link: FaultyLink) -> None:
@@ -87,21 +87,20 @@ class SimNet:
     """NICs on one fabric.
 
     Args:
-        nodes: how many.
-        seed: of everything random.
-        faults: fault script (:mod:`rnic.link.fault_script`) of node 0's link, or scripts by node number. As node
-            0 sees it, ``"tx"`` is what it sends.
-        tx: fault rates of what every node sends.
+        nodes: number of NICs.
+        seed: seed of all random choices.
+        faults: fault script (:mod:`rnic.link.fault_script`) of node 0's link, or scripts by node number. Directions are
+        node 0's: ``"tx"`` is what it sends. tx: fault rates of every node's sent packets.
         ipv6: addresses fd00::1, fd00::2 ... instead of 10.0.0.1, 10.0.0.2 ...
         clock: virtual time to share with others.
-        tracer: of all NICs and links.
-        max_segments: packets of one burst, 1 to 64.
-        packet_ns: how long a packet keeps its sender's wire busy; with 0 there is none.
+        tracer: tracer of all NICs and links.
+        max_segments: most packets of one burst, 1 to 64.
+        packet_ns: time for which a packet keeps its sender's wire busy; 0 for no wire.
         latency_ns: delay of a packet on that wire.
-        round_ns: what one round of all NICs takes; with longer ones a wire that is slow anyway costs less to simulate.
+        round_ns: duration of one round of all NICs; longer rounds make slow wires cheaper to simulate.
         mark_packets: a packet with ECT is sent with ECN CE if this many wait for that wire.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all.
-        make_nic: makes each device, as :class:`~rnic.device.nic.Nic` does.
+        make_nic: creates each device, as :class:`~rnic.device.nic.Nic` does.
 
     Raises:
         ValueError: a bad rule, in one line.
@@ -149,7 +148,7 @@ class SimNet:
             )
             config = NicConfig(address, name=f"sim{index}", **(settings or {}))
             nic = make_nic(config, rng=random.Random(rng.getrandbits(64)), counters=counters, tracer=tracer)
-            # a packet that is lost on the path has used the wire too
+            # a packet lost on the path has still used the wire
             wire: Link = link
             if packet_ns or latency_ns:
                 wire = PacedLink(
@@ -166,7 +165,7 @@ class SimNet:
         return self.fabric.attach(address, port)
 
     def turn(self) -> bool:
-        """Run one round of every NIC. If nothing happens, move time to the next deadline.
+        """Run one round of every NIC. If nothing happens, advance time to the next deadline.
 
         Returns:
             False if nothing can happen anymore.
@@ -191,10 +190,10 @@ class SimNet:
         return True
 
     def run(self, until: Callable[[], bool] | None = None, limit_ns: int = DEFAULT_LIMIT_NS) -> bool:
-        """Run until ``until()`` is true, or all is quiet.
+        """Run until ``until()`` is true, or everything is idle.
 
         Returns:
-            Whether ``until`` came true; true without one.
+            Whether ``until`` became true; true without it.
 
         Raises:
             TimeoutError: ``limit_ns`` of virtual time were not enough.

@@ -62,8 +62,8 @@ ATTRIBUTES: dict[str, Any] = {
 class VerbsSide(FaultMethods):
     """One end of a connection on any device: a domain, a queue pair, a CQ for both directions, a region of memory.
 
-    ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do. Events for
-    its NIC are methods (:class:`~rnic.testing.faults.FaultMethods`), on its own queues where they name none.
+    ``buf`` is the region's memory. Verbs objects are plain attributes, for whatever the helpers do not do. Fault events
+    for its NIC are methods (:class:`~rnic.testing.faults.FaultMethods`), which apply to its own queues by default.
     """
 
     peer: VerbsSide
@@ -88,7 +88,7 @@ class VerbsSide(FaultMethods):
             self._srqn = self.srq.srqn
 
     def sge(self, length: int, offset: int = 0) -> SGE:
-        """Return a piece of the region."""
+        """Return part of the region."""
         return SGE(self.mr.buf + offset, length, self.mr.lkey)
 
     def send_wr(
@@ -120,19 +120,19 @@ class VerbsSide(FaultMethods):
         self.qp.post_send(self.send_wr(opcode, length, offset, **more))
 
     def post_recv(self, length: int, offset: int = 0, wr_id: int = 0) -> None:
-        """Post a receive on the region, to the SRQ where there is one."""
+        """Post a receive on the region, to the SRQ if there is one."""
         wr = RecvWR(wr_id, 1, [self.sge(length, offset)])
         (self.qp if self.srq is None else self.srq).post_recv(wr)
 
     def poll(self) -> list[WC]:
-        """Return all completions that are there now."""
+        """Return all available completions."""
         found, self.wcs = self.wcs, []
         while (got := self.cq.poll(64))[0]:
             found += got[1]
         return found
 
     def to_rts(self, gid: GID, mtu_code: int, attributes: dict[str, Any]) -> None:
-        """Bring the queue pair to RTS toward the peer's, with :data:`ATTRIBUTES` and these.
+        """Bring the queue pair to RTS toward the peer's, with :data:`ATTRIBUTES` and the given ones.
 
         Args:
             gid: the peer's.
@@ -168,7 +168,7 @@ class Side(VerbsSide):
         self.ctx.runtime.faults().do(name, *values)
 
     def fail_verb(self, verb: str, action: str = "fail", **rule: Any) -> None:
-        """Have a verb of this side's program fail from now on, by one rule (:mod:`rnic.link.verbs_faults`).
+        """Make a verb of this side's program fail by one rule (:mod:`rnic.link.verbs_faults`).
 
         Args:
             verb: a function's name without ``ibv_``.
@@ -186,7 +186,7 @@ class Side(VerbsSide):
         return self.node.counters
 
     def poll(self) -> list[WC]:
-        """Return all completions that are there now; time stands still."""
+        """Return all available completions; time does not advance."""
         if self.net is None:
             return super().poll()
         self.net.driving = True
@@ -199,8 +199,8 @@ class Side(VerbsSide):
         """Return the next ``count`` completions.
 
         Raises:
-            TimeoutError: they do not come within ``limit_ns`` of virtual time, or ever, or the peer goes on refusing
-                for want of a receive. The text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
+            TimeoutError: they do not arrive within ``limit_ns`` of virtual time, or never can, or the peer keeps
+            sending RNR NAKs. The text includes the result of :func:`~rnic.testing.diagnosis.diagnose`.
         """
         assert self.net is not None
         refused, heard = self._refused(), self.counters.get("rx_packets", 0)
@@ -233,12 +233,12 @@ class Side(VerbsSide):
 
         Args:
             status: an ``IBV_WC_*`` number.
-            count: how many.
-            limit_ns: virtual time that they may take.
+            count: number of completions.
+            limit_ns: limit in virtual time.
 
         Raises:
-            WorkCompletionError: one has another; the text says what :func:`~rnic.testing.diagnosis.diagnose` finds.
-            TimeoutError: as :meth:`wait`.
+            WorkCompletionError: one has another status; the text includes the result of
+            :func:`~rnic.testing.diagnosis.diagnose`. TimeoutError: as :meth:`wait`.
         """
         found = self.wait(count, limit_ns)
         for wc in found:
@@ -253,14 +253,14 @@ class QpPair:
 
     Args:
         service: ``"RC"``, ``"UC"`` or ``"UD"``.
-        net: a net whose first two nodes serve; by default one of its own, made with ``seed``, ``faults`` and so on.
+        net: a net whose first two nodes are used; by default a new one, made with ``seed``, ``faults`` and so on.
         size: bytes of each side's region.
         depth: work requests of each queue.
         srq: receive through shared receive queues.
         access: rights of the regions.
         attributes: fields of :class:`~rnic.verbs.attrs.QPAttr` besides :data:`ATTRIBUTES`.
         connect: bring the queue pairs to RTS; else they stay in RESET until :meth:`connect`.
-        net_options: of :class:`~rnic.testing.net.SimNet`.
+        net_options: options of :class:`~rnic.testing.net.SimNet`.
     """
 
     def __init__(
@@ -295,22 +295,22 @@ class QpPair:
         return self.net.clock
 
     def connect(self, **attributes: Any) -> None:
-        """Bring both queue pairs to RTS with :data:`ATTRIBUTES` and these."""
+        """Bring both queue pairs to RTS with :data:`ATTRIBUTES` and the given ones."""
         for side in (self.a, self.b):
             gid = GID(side.peer.node.nic.config.address)
             side.to_rts(gid, MTU_CODES[side.node.nic.config.mtu], attributes)
 
     def run(self, limit_ns: int = DEFAULT_LIMIT_NS) -> None:
-        """Run until all is quiet."""
+        """Run until everything is idle."""
         self.net.run(None, limit_ns)
 
     @property
     def recv_offset(self) -> int:
-        """Offset of a received payload in its buffer: after the GRH space of a UD receive."""
+        """Offset of a received payload in its buffer: the GRH space of a UD receive, else 0."""
         return GRH_BYTES if self.service == "UD" else 0
 
     def factory(self, side: Side) -> PacketFactory:
-        """Return a factory of packets that look as if ``side``'s peer had sent them to ``side``."""
+        """Return a factory of packets that look as if sent by ``side``'s peer."""
         here, there = side.node.nic.config, side.peer.node.nic.config
         return PacketFactory(Flow(there.address, here.address, there.port, here.port), dqpn=side.qp.qp_num)
 
@@ -322,7 +322,7 @@ class QpPair:
         self.net.turn()
 
     def close(self) -> None:
-        """Close the net with all that is in it."""
+        """Close the net and everything in it."""
         self.net.close()
 
     def __enter__(self) -> Self:

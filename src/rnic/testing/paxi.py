@@ -27,7 +27,7 @@ class NearbyFar:
 
     Args:
         served: the target's queue pair.
-        claimed: bytes of memory that it says it has, where that is not the truth.
+        claimed: memory size that it reports, if that differs from the real one.
     """
 
     def __init__(self, served: Served, claimed: int | None = None) -> None:
@@ -64,12 +64,12 @@ class PaxiPair:
     """A window of node 0 onto ``memory`` of node 1.
 
     Args:
-        memory: the buffer that is served, or how many bytes one of its own has.
-        config: what the bridge is built as.
-        claimed: bytes that the target says it has.
-        readonly: serve for reading alone.
-        seed: of everything random.
-        net_options: of :class:`~rnic.testing.net.SimNet`: ``tx`` fault rates, ``faults`` scripts and so on.
+        memory: the buffer to serve, or the size of a new one.
+        config: parameters of the bridge.
+        claimed: memory size that the target reports.
+        readonly: serve read-only memory.
+        seed: seed of all random choices.
+        net_options: options of :class:`~rnic.testing.net.SimNet`: ``tx`` fault rates, ``faults`` scripts and so on.
     """
 
     def __init__(
@@ -146,14 +146,14 @@ class NearbyRcFar:
 
 
 class _Whole:
-    """An RC Link port whose progress is a round of the whole net: what uses a window in virtual time drives it."""
+    """An RC Link port whose progress is a round of the whole net: users of a window drive it in virtual time."""
 
     def __init__(self, port: RcLinkPort, net: RcLinkNet) -> None:
         self._net = net
         self.endpoint, self.clock = port.endpoint, net.clock
 
     def progress(self) -> bool:
-        """Run one round of the whole net; if nothing happens, move the clock to the next deadline."""
+        """Run one round of the whole net; if nothing happens, advance the clock to the next deadline."""
         loop, clock = self._net.loop, self._net.clock
         if loop.step():
             return True
@@ -163,7 +163,7 @@ class _Whole:
 
 
 class _Turning:
-    """An RC Link port whose user has a turn after each of its rounds; for the loop of a net."""
+    """An RC Link port that calls its user after each round; for the loop of a net."""
 
     def __init__(self, port: RcLinkPort, turn: Callable[[], bool]) -> None:
         self._port, self._turn = port, turn

@@ -22,7 +22,7 @@ from rnic.testing.pair import QpPair
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the markers known."""
+    """Register the markers."""
     config.addinivalue_line(
         "markers", "rnic_faults(script): fault script of rnic_pair, rules of rnic.link.fault_script"
     )
@@ -37,7 +37,8 @@ def rnic_clock() -> VirtualClock:
 
 @pytest.fixture
 def rnic_faults(request: pytest.FixtureRequest) -> Sequence[Mapping[str, object]]:
-    """Return the fault script of ``rnic_pair``: of the marker ``rnic_faults``, else empty. Override it for your own."""
+    """Return the fault script of ``rnic_pair``: that of the marker ``rnic_faults``, else empty. Override it to use
+    another."""
     marker = request.node.get_closest_marker("rnic_faults")
     if marker is None:
         return []
@@ -49,7 +50,7 @@ def rnic_faults(request: pytest.FixtureRequest) -> Sequence[Mapping[str, object]
 def rnic_pair(
     request: pytest.FixtureRequest, rnic_clock: VirtualClock, rnic_faults: Sequence[Mapping[str, object]]
 ) -> Iterator[QpPair]:
-    """Yield two NICs with connected queue pairs in virtual time; faults strike at side ``a``'s link."""
+    """Yield two NICs with connected queue pairs in virtual time; faults apply to side ``a``'s link."""
     marker = request.node.get_closest_marker("rnic_pair")
     options = dict(marker.kwargs) if marker is not None else {}
     with QpPair(clock=rnic_clock, faults=rnic_faults, **options) as pair:

@@ -1,4 +1,4 @@
-"""Processes that a test run left behind, wherever they have gone since: each inherits the run's environment (Linux)."""
+"""Find processes that a test run left behind, by the environment that they inherit from the run (Linux)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 RUN_VARIABLE = "RNIC_TEST_RUN"
-"""Set in the environment of a run, before anything is begun, to what tells it from others."""
+"""Environment variable that identifies a run, set before anything is started."""
 _HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
 
 def left_behind(run: str) -> list[str]:
-    """Return the living processes of the run ``run``, except this one and zombies: one line for each."""
+    """Return the living processes of the run ``run``, except this one and zombies, one line each."""
     found = []
     me = os.getpid()
     for entry in Path("/proc").iterdir():
@@ -28,7 +28,7 @@ def left_behind(run: str) -> list[str]:
                 continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
         except (OSError, ValueError):
-            continue  # another user's, or gone by now
+            continue  # another user's, or ended
         if not any(helper in command for helper in _HELPERS):
             found.append(f"{entry.name} {command.decode(errors='replace').strip()}")
     return found

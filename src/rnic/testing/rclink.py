@@ -19,18 +19,18 @@ Script = Sequence[Mapping[str, object]]
 
 
 class RcLinkNet:
-    """Endpoints at 10.0.0.1, 10.0.0.2 ..., each with a faulty link and perhaps a wire in front of it.
+    """Endpoints at 10.0.0.1, 10.0.0.2 ..., each with a faulty link and an optional wire.
 
     Args:
-        nodes: how many.
-        seed: of everything random.
+        nodes: number of endpoints.
+        seed: seed of all random choices.
         faults: fault script of node 0's link.
-        tx: fault rates of what every node sends.
-        packet_ns: how long a packet keeps its sender's wire busy; with 0 there is none.
+        tx: fault rates of every node's sent packets.
+        packet_ns: time for which a packet keeps its sender's wire busy; 0 for no wire.
         latency_ns: delay of a packet on that wire.
         mark_packets: a packet is sent with ECN CE if this many wait for that wire.
-        round_ns: what one round of all nodes costs.
-        tracer: of all endpoints and links.
+        round_ns: duration of one round of all nodes.
+        tracer: tracer of all endpoints and links.
         settings: fields of :class:`~rnic.rclink.RcLinkConfig`, the same for all.
     """
 
@@ -77,7 +77,8 @@ class RcLinkNet:
         return b"\x0a\0" + (index + 1).to_bytes(2, "big")
 
     def connect(self, one: int, one_qp: int, two: int, two_qp: int, psn: int = 0, remote_psn: int = 0) -> None:
-        """Set up a QP of node ``one``, which sends from ``psn`` on, and one of node ``two``, from ``remote_psn``."""
+        """Set up a QP of node ``one``, which starts with ``psn``, and one of node ``two``, which starts with
+        ``remote_psn``."""
         set_up(self.ports[one].endpoint, one_qp, self.path(two, two_qp, psn, remote_psn))
         set_up(self.ports[two].endpoint, two_qp, self.path(one, one_qp, remote_psn, psn))
 
@@ -90,7 +91,7 @@ class RcLinkNet:
         return self.fabric.attach(address, port)
 
     def run(self, until: Callable[[], bool] | None = None, limit_ns: int = 60_000_000_000) -> bool:
-        """Run until ``until()`` is true, or all is quiet; see :meth:`SimLoop.run`."""
+        """Run until ``until()`` is true, or everything is idle; see :meth:`SimLoop.run`."""
         return self.loop.run(until, limit_ns)
 
     def run_for(self, time_ns: int) -> None:

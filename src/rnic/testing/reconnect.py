@@ -1,10 +1,10 @@
-"""A client that reconnects, under traffic, while the ports of both ends flap: it loses nothing and doubles nothing.
+"""A client that reconnects under traffic while the ports of both ends flap, without losing or duplicating messages.
 
-``python -m rnic.testing.reconnect`` runs a hundred flaps in virtual time and prints a table, with ``--live`` on two
-devices of a NIC process of its own, in real time; exit status 1 where anything was lost, doubled or damaged. The client
-sends numbered messages. When a completion says that the connection is gone, both ends take their queue pairs through
-RESET, the client learns how many messages the server has taken, and goes on from there: what any program has to do,
-since a message whose acknowledgement was lost may have arrived or not.
+``python -m rnic.testing.reconnect`` runs a hundred flaps in virtual time and prints a table; with ``--live`` it uses
+two devices of a new NIC process, in real time. Exit status 1 if a message was lost, duplicated or damaged. The client
+sends numbered messages. When a completion reports that the connection is gone, both ends take their queue pairs through
+RESET, and the client asks how many messages the server has received and continues from there. Any program must do so,
+since a message whose acknowledgment was lost may or may not have arrived.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from rnic.verbs.attrs import QPAttr, QPCap
 from rnic.verbs.event_queues import AsyncEvent
 
 WINDOW = 16
-"""Most messages that the client has in flight."""
+"""Most messages in flight."""
 SLOT_BYTES = 4096
 DOWN = ("50us", "400us", "2ms", "30ms")
-"""Times for which a port is down: the first are pauses, the last ends every connection."""
+"""Durations of port downtime: the first ones are pauses, the last ends every connection."""
 PATIENCE_TURNS = 100_000
 _BYTES = 2 * WINDOW * SLOT_BYTES
 _DEPTH = 4 * WINDOW
@@ -57,11 +57,11 @@ class Result:
     repeated: int = 0
     """Messages that were sent again on a new connection."""
     unknown: int = 0
-    """Messages that had arrived although the client was told of an error."""
+    """Messages that arrived although the client got an error."""
 
     @property
     def good(self) -> bool:
-        """True if nothing was lost, doubled or damaged."""
+        """True if nothing was lost, duplicated or damaged."""
         return not (self.lost or self.doubled or self.damaged) and self.taken > 0
 
     def rows(self) -> list[tuple[str, int]]:
@@ -81,13 +81,13 @@ class Result:
 
 
 def content(number: int) -> bytes:
-    """Return the message of a number: 8 bytes of it, then bytes that follow from it, up to four packets in all."""
+    """Return the message of a number: the number in 8 bytes, then bytes derived from it, up to four packets."""
     rng = random.Random(number)
     return number.to_bytes(_NUMBER_BYTES, "big") + rng.randbytes(rng.randrange(SLOT_BYTES - _NUMBER_BYTES))
 
 
 class Ends(Protocol):
-    """Two ends that the client and its server may be on."""
+    """The two ends of client and server."""
 
     @property
     def a(self) -> VerbsSide:
@@ -108,7 +108,7 @@ class Ends(Protocol):
 
 
 class SimEnds(QpPair):
-    """In virtual time."""
+    """Ends in virtual time."""
 
     def work(self) -> None:
         """See :meth:`Ends.work`."""
@@ -120,7 +120,7 @@ class SimEnds(QpPair):
 
 
 class LiveSide(VerbsSide):
-    """On a device of a running NIC process."""
+    """A side on a device of a running NIC process."""
 
     def __init__(self, address: str, directory: Path) -> None:
         ctx = open_device(address, directory=directory)
@@ -133,10 +133,10 @@ class LiveSide(VerbsSide):
 
 
 class LiveEnds:
-    """On two devices of a NIC process, that is started for them.
+    """Ends on two devices of a NIC process, which is started for them.
 
     Args:
-        directory: runtime directory; where one runs there already, it is used.
+        directory: runtime directory; a NIC process that already runs there is used.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -152,7 +152,7 @@ class LiveEnds:
             side.to_rts(side.peer.ctx.query_gid(), side.ctx.query_port().active_mtu, attributes)
 
     def work(self) -> None:
-        """See :meth:`Ends.work`: the NIC process has a thread of its own."""
+        """See :meth:`Ends.work`: the NIC process runs by itself."""
         time.sleep(_LIVE_TURN_S)
 
     def port_of(self, side: VerbsSide) -> str:
@@ -160,7 +160,7 @@ class LiveEnds:
         return str(ask(self._directory, side.ctx.name, ())["port"])
 
     def close(self) -> None:
-        """Close the devices; the NIC process then ends by itself."""
+        """Close the devices; the NIC process then exits by itself."""
         for side in (self.a, self.b):
             side.ctx.close()
 
@@ -175,7 +175,7 @@ class Client:
         """The number to send next."""
         self.under_way: list[int] = []
         self.log: list[int] = []
-        """Numbers that the server took, in order."""
+        """Numbers that the server received, in order."""
         self._receives: list[int] = []
         self._serve()
 
@@ -185,10 +185,10 @@ class Client:
             self.pair.b.post_recv(SLOT_BYTES, slot * SLOT_BYTES, slot)
 
     def go_on(self, messages: int) -> None:
-        """Go on until the server has taken ``messages`` more.
+        """Run until the server has received ``messages`` more.
 
         Raises:
-            TimeoutError: :data:`PATIENCE_TURNS` turns brought none.
+            TimeoutError: none arrived in :data:`PATIENCE_TURNS` turns.
         """
         until = len(self.log) + messages
         idle = 0
@@ -200,7 +200,7 @@ class Client:
                 raise TimeoutError(f"{before} messages arrived, and nothing more does")
 
     def turn(self) -> None:
-        """Send what may be sent, let the network work, take what came."""
+        """Send as much as allowed, let the network work, receive what arrived."""
         a = self.pair.a
         while len(self.under_way) < WINDOW:
             message = content(self.next)
@@ -231,14 +231,14 @@ class Client:
             b.post_recv(SLOT_BYTES, slot * SLOT_BYTES, slot)
 
     def _reconnect(self, completed: int) -> None:
-        """Reconnect both ends; the client continues with the first message that the server has not taken."""
+        """Reconnect both ends; the client continues with the first message that the server has not received."""
         self.result.connections += 1
         self.result.sent += completed
         self._take()
         answered = self.under_way[completed:]
         for side in (self.pair.a, self.pair.b):
             reset(side)
-        self._take()  # what was taken at the last moment counts
+        self._take()  # messages received at the last moment count
         taken = self.log[-1] + 1 if self.log else 0
         self.result.lost += sum(number >= taken for number in self.under_way[:completed])
         self.result.unknown += sum(number < taken for number in answered)
@@ -250,7 +250,7 @@ class Client:
 
 
 def reset(side: VerbsSide) -> None:
-    """Take a queue pair back to RESET; what had completed can still be polled."""
+    """Take a queue pair back to RESET; earlier completions can still be polled."""
     attr = QPAttr()
     attr.qp_state = e.IBV_QPS_RESET
     side.qp.modify(attr, e.IBV_QP_STATE)
@@ -265,12 +265,12 @@ def port_events(side: VerbsSide) -> list[AsyncEvent]:
 
 
 def run(flaps: int = 100, seed: int = 1, **options: Any) -> Result:
-    """Flap one side's port after the other at random in virtual time, with traffic before, meanwhile and after.
+    """Flap ports of random sides in virtual time, with traffic before, during and after each flap.
 
     Args:
-        flaps: how often.
-        seed: of lengths, sides and times.
-        options: of :class:`~rnic.testing.pair.QpPair`.
+        flaps: number of flaps.
+        seed: seed of lengths, sides and times.
+        options: options of :class:`~rnic.testing.pair.QpPair`.
     """
     with SimEnds(seed=seed, size=_BYTES, depth=_DEPTH, attributes=_QUICK, **options) as ends:
         return _flap(ends, flaps, seed)
@@ -281,8 +281,8 @@ def run_live(directory: Path, flaps: int = 100, seed: int = 1) -> Result:
 
     Args:
         directory: its runtime directory, as :func:`rnic.open` takes it.
-        flaps: how often.
-        seed: of lengths, sides and times.
+        flaps: number of flaps.
+        seed: seed of lengths, sides and times.
 
     Raises:
         ProcessError: no NIC process can be started.
@@ -317,9 +317,9 @@ def _flap(ends: Ends, flaps: int, seed: int) -> Result:
 @click.command()
 @click.option("--flaps", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--live", is_flag=True, help="On two devices of a NIC process of its own, in real time.")
+@click.option("--live", is_flag=True, help="Use two devices of a new NIC process, in real time.")
 def main(flaps: int, seed: int, live: bool) -> None:
-    """Flap ports under the traffic of a client that reconnects, and count what was lost or doubled."""
+    """Flap ports while a client sends and reconnects, and count lost and duplicated messages."""
     if live:
         with tempfile.TemporaryDirectory(prefix="rnic-flaps-", ignore_cleanup_errors=True) as name:
             result = run_live(Path(name), flaps, seed)

@@ -35,7 +35,7 @@ RIGHTS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REM
 DEPTH = 64
 """Most outstanding requests, and receives, of one connection."""
 RECEIVE_BYTES = 1 << 16
-"""The longest message that :meth:`RocePeer.receive` takes."""
+"""The longest message that :meth:`RocePeer.receive` accepts."""
 
 
 class RoceError(RnicError):
@@ -53,12 +53,12 @@ class RuleBroken(AssertionError):  # noqa: N818 - what it says reads like a verd
 class Axis:
     """The signals of one AXI4-Stream: ``PREFIX_tdata``, ``_tvalid``, ``_tready``, ``_tlast`` and ``_tkeep``.
 
-    ``tkeep`` may be missing, then all lanes count, which suits frames of whole beats alone; ``tready`` may be missing
-    where the design always takes.
+    ``tkeep`` may be missing if all frames have whole beats: then all lanes count. ``tready`` may be missing if the
+    design is always ready.
 
     Args:
         dut: the design, or a handle inside it.
-        prefix: what the signals' names begin with.
+        prefix: prefix of the signals' names.
         clock: the stream's clock.
 
     Raises:
@@ -127,20 +127,19 @@ class RocePeer:
     """One RoCEv2 host with one reliable connection, at the far end of a design's network port.
 
     Args:
-        tx: the design's transmit stream, which the peer takes.
+        tx: the design's transmit stream, which the peer receives.
         rx: the design's receive stream, which the peer drives.
-        mac: the peer's MAC address, ``"02:00:00:00:00:01"``; ``None`` where frames begin with the IP header.
+        mac: the peer's MAC address, ``"02:00:00:00:00:01"``; ``None`` if frames begin with the IP header.
         ip: its IP address.
         mtu: path MTU, 256 to 4096 bytes.
-        faults: script of what the network does to its packets (:mod:`rnic.link.fault_script`); ``"tx"`` is toward the
+        faults: fault script of the network (:mod:`rnic.link.fault_script`); ``"tx"`` is toward the
         design.
-        stalls: asked each cycle before a transfer to the design; true holds it back.
-        backpressure: asked each cycle; true holds ``tready`` toward the design low.
-        speed: how many nanoseconds pass for the peer's timers in one of the simulation's. Timeouts are milliseconds,
-            and a simulator takes its time over these.
-        reset: active-high reset; while it is 1 the peer neither sends nor takes.
-        seed: of everything random.
-        strict: an operation raises :class:`RuleBroken` where a rule was broken by then.
+        stalls: called each cycle before a transfer to the design; true delays it.
+        backpressure: called each cycle; true holds ``tready`` toward the design low.
+        speed: nanoseconds of the peer's timers per simulated nanosecond. Timeouts are milliseconds, which take long to
+        simulate. reset: active-high reset; while it is 1, the peer neither sends nor receives.
+        seed: seed of all random choices.
+        strict: an operation raises :class:`RuleBroken` if a rule has been broken.
 
     Raises:
         StreamError: streams of different widths, or a bad MAC address.
@@ -166,7 +165,7 @@ class RocePeer:
             raise StreamError(f"streams of {tx.lanes * 8} and {rx.lanes * 8} bits: one network port has one width")
         self.strict = strict
         self.findings: list[Finding] = []
-        """Rules that were broken so far, notes left out, by frames as and when they passed the wires."""
+        """Rules broken so far, without notes, in the order of frames on the wires."""
         self._tx, self._rx, self._reset, self._speed = tx, rx, reset, speed
         self._judge = Judge(self._found, skew=0)
         self._linktype = LINKTYPE_RAW_IP if mac is None else LINKTYPE_ETHERNET
@@ -269,7 +268,7 @@ class RocePeer:
         """Check that every packet of both directions kept the rules.
 
         Args:
-            finished: nothing more comes that could explain an early response.
+            finished: no further packet can explain an early response.
 
         Raises:
             RuleBroken: a rule was broken; one line for each, with time, direction, rule and clause.
@@ -317,8 +316,8 @@ class RocePeer:
         Args:
             ip: the design's IP address.
             qpn: its queue pair number.
-            psn: the first PSN that it sends.
-            mac: its MAC address; without it the peer answers only, to where frames come from.
+            psn: first PSN that the design sends.
+            mac: its MAC address; without it, the peer only responds, to the source of received frames.
             timeout: local ACK timeout, 4.096 us * 2^timeout of the peer's time.
             retry_cnt: retries until an operation fails.
             rnr_retry: the same after RNR NAKs; 7 is forever.
@@ -344,7 +343,7 @@ class RocePeer:
         )
 
     async def connect_to(self, other: RocePeer, **more: Any) -> None:
-        """Connect to another peer, and that one to this: for two of them back to back."""
+        """Connect two peers to each other, back to back."""
         ends = ((self, other), (other, self))
         for one, there in ends:
             await one.connect(_text(there.link.address), there.qpn, there.psn, mac=there.link.mac, **more)
@@ -412,7 +411,7 @@ class RocePeer:
         return await self.expect()
 
     async def idle(self, cycles: int = 0) -> None:
-        """Wait until everything the peer had to send is on the wires, and ``cycles`` cycles more."""
+        """Wait until the peer has sent everything, and ``cycles`` cycles more."""
         edge = RisingEdge(self._rx.clock)
         while not self._source.idle or self.runtime.nic.has_work():
             await edge

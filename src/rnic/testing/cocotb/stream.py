@@ -1,6 +1,6 @@
-"""AXI4-Stream as a state per clock cycle, and the link of frames behind it: nothing here needs a simulator.
+"""AXI4-Stream, one state per clock cycle, and a link of frames on it, independent of simulators.
 
-The first byte of a frame travels in the lowest lane. ``tkeep`` may have holes only in the last beat, behind its last
+The first byte of a frame travels in the lowest lane. ``tkeep`` may have zeros only in the last beat, after its last
 byte.
 """
 
@@ -53,11 +53,11 @@ def beats_of(frame: bytes, lanes: int) -> list[Beat]:
 
 
 class Source:
-    """The master's side of a stream: what it drives in each clock cycle.
+    """The master's side of a stream: its signals in each clock cycle.
 
     Args:
         lanes: bytes of ``tdata``.
-        stalls: asked before each transfer is offered; true holds it back for a cycle.
+        stalls: called before each transfer is offered; true delays it for a cycle.
         sent: called with each frame whose last transfer was taken.
     """
 
@@ -83,7 +83,7 @@ class Source:
         return self.driven is None and not self._beats and not self.frames
 
     def cycle(self, ready: bool) -> Beat | None:
-        """Take a rising edge with ``tready`` as it was before it; return what to drive from now on."""
+        """Process a rising edge with ``tready`` as sampled before it; return the signals to drive."""
         if self.driven is not None:
             if not ready:
                 return self.driven
@@ -104,7 +104,7 @@ class Sink:
     Args:
         lanes: bytes of ``tdata``.
         took: called with each whole frame.
-        stalls: asked each cycle; true holds ``tready`` low in the next one.
+        stalls: called each cycle; true holds ``tready`` low in the next one.
     """
 
     def __init__(self, lanes: int, took: Callable[[bytes], None], stalls: Callable[[], bool] | None = None) -> None:
@@ -116,7 +116,7 @@ class Sink:
         self._frame = bytearray()
 
     def cycle(self, beat: Beat | None) -> bool:
-        """Take a rising edge with what stood on the wires before it; return ``tready`` from now on.
+        """Process a rising edge with the signals sampled before it; return the new ``tready``.
 
         Raises:
             StreamError: bytes are missing in the middle of a frame, or the frame has no end.
@@ -168,9 +168,9 @@ class FrameLink(UnpolledLink):
 
     Args:
         address: the peer's IP address, 4 or 16 bytes.
-        mac: its MAC address; ``None`` where frames start with the IP header.
-        counters: where drops are counted.
-        out: takes each frame that is to be sent.
+        mac: its MAC address; ``None`` if frames start with the IP header.
+        counters: counters of drops.
+        out: called with each frame to send.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class FrameLink(UnpolledLink):
                 self.send_packet(burst.flow.dst, ip_packet(burst.flow, joined(single)))
 
     def send_packet(self, to: bytes, packet: bytes) -> bool:
-        """Send a whole packet, from its IP header on. Return whether it was sent."""
+        """Send a whole packet, starting with its IP header. Return whether it was sent."""
         if self.mac is None:
             self._out(packet)
             return True
