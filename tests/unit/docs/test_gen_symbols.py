@@ -31,6 +31,6 @@ def test_what_only_refuses_has_a_reason() -> None:
 def test_each_function_has_a_row(gen: ModuleType) -> None:
     table = gen.tables()
     assert "| `ibv_open_device` | IBVERBS_1.1 | done |" in table
-    assert "| `ibv_set_ece` | IBVERBS_1.10 | refused: there are no enhancements" in table
+    assert "| `ibv_set_ece` | IBVERBS_1.10 | refused: there are no enhanced connection options" in table
     count = sum(len(names) for _, _, versions in gen.LIBRARIES for names in versions.values())
     assert sum(line.startswith("| `") for line in table.splitlines()) == count
