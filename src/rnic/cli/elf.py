@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import struct
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -92,6 +91,8 @@ def list_libraries(linker: str, path: str, env: dict[str, str]) -> dict[str, str
     Returns:
         Path by name, ``not found`` for missing libraries.
     """
+    import subprocess  # noqa: PLC0415 - `rnic exec` starts without it
+
     command = [linker, "--list", os.path.abspath(path)]
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
