@@ -124,6 +124,8 @@ class ProgramWatch:
         self._numbers: dict[tuple[bytes, int], int] = {}
         """Queue pair numbers of slots by the peer's address and queue pair number."""
         self._numbered_ns = -2 * _INDEX_EVERY_NS
+        self._now_ns = 0
+        """The time. That of packets comes from programs."""
         self._lacks = False
         """True if packets have been left out."""
         self._last_ns = 0
@@ -139,7 +141,7 @@ class ProgramWatch:
         if not self._tap.is_watched(now_ns):
             self._leave(self)
             return
-        behind_ns = now_ns - time.time_ns()
+        self._now_ns, behind_ns = now_ns, now_ns - time.time_ns()
         view, at = memoryview(blocks), 0
         for _ in range(packets):
             _, size, _, high, low, kept, length = _BLOCK.unpack_from(view, at)
@@ -160,35 +162,35 @@ class ProgramWatch:
         self._last_ns = now_ns
         dqpn, psn = int.from_bytes(data[5:8], "big"), int.from_bytes(data[9:12], "big")
         if src == self._address:
-            qpn = int.from_bytes(data[_SOURCE_QP], "big") if row.deth else self._own(dst, dqpn, now_ns)
-            if self._is_known(qpn, now_ns):
+            qpn = int.from_bytes(data[_SOURCE_QP], "big") if row.deth else self._own(dst, dqpn)
+            if self._is_known(qpn):
                 self._tap.note(now_ns, "sent", qpn, row, data, length, src, dst)
                 if row.send or row.write or (row.request and row.resource):
                     self._request(now_ns, qpn, row, psn, data, length)
-        if dst == self._address and self._is_known(dqpn, now_ns):
+        if dst == self._address and self._is_known(dqpn):
             self._tap.note(now_ns, "received", dqpn, row, data, length, src, dst)
             if row.response:
                 self._response(now_ns, dqpn, row, psn, data)
 
     # -------------------------------------------------------------------------------- queue pairs
 
-    def _look(self, now_ns: int) -> bool:
+    def _look(self) -> bool:
         """Find the queue pairs again, if it is some time since the last."""
-        if now_ns - self._numbered_ns < _INDEX_EVERY_NS:
+        if self._now_ns - self._numbered_ns < _INDEX_EVERY_NS:
             return False
-        self._numbered_ns = now_ns
+        self._numbered_ns = self._now_ns
         found = list(self._qps())
         self._known = {number for number, _ in found}
         self._numbers = {(qp.flow.dst, qp.ctx.remote_qpn): number for number, qp in found if qp.flow is not None}
         return True
 
-    def _is_known(self, qpn: int, now_ns: int) -> bool:
-        return qpn in self._known or (qpn > 0 and self._look(now_ns) and qpn in self._known)
+    def _is_known(self, qpn: int) -> bool:
+        return qpn in self._known or (qpn > 0 and self._look() and qpn in self._known)
 
-    def _own(self, peer: bytes, dqpn: int, now_ns: int) -> int:
+    def _own(self, peer: bytes, dqpn: int) -> int:
         """Return the queue pair of a slot that sends to this one of the peer's; 0 if unknown."""
         found = self._numbers.get((peer, dqpn))
-        if found is None and self._look(now_ns):
+        if found is None and self._look():
             found = self._numbers.get((peer, dqpn))
         return found or 0
 

@@ -126,3 +126,25 @@ def test_operations_that_lack_packets_are_left_out() -> None:
     assert 30 < len(fetched) < len(all_of_them)
     assert all(each in all_of_them for each in fetched)
     assert 30 < len(part(watched, "completed")) <= len(fetched)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_packets_of_any_bytes_are_taken(seed: int) -> None:
+    """A program may store anything in its ring."""
+    rng = random.Random(seed)
+    with QpPair() as pair:
+        both = Both(pair)
+        flow = pair.a.node.nic.qps[pair.a.qp.qp_num].flow
+        assert flow is not None
+        own, peer = (qp.qp_num.to_bytes(3, "big") for qp in (pair.a.qp, pair.b.qp))
+        for _ in range(1500):
+            data = bytearray(rng.randbytes(rng.randrange(100)))
+            if len(data) > 11:
+                data[0] = rng.randrange(0x20)
+                data[5:8] = rng.choice((own, peer, bytes(3)))
+                data[9:12] = rng.randrange(8).to_bytes(3, "big")
+            both.recording.add(rng.randrange(1 << 40), rng.choice((flow, flow.reverse())), data, 0)
+        assert all(len(sender.open) <= 8 for sender in both.watch._senders.values())
+        watched = both.seen()[1]
+    assert len(part(watched, "sent")) > 100
+    assert len(part(watched, "received")) > 100
