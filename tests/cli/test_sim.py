@@ -187,7 +187,7 @@ def test_ctrl_c_leaves_what_was_measured(tmp_path: Path) -> None:
         (PAUSED + 'sources = ["x"]', "sources: there is no host 'x'"),
         (PAUSED + "colour = 1", "workload 0 has no colour: it has kind, name"),
         (PAUSED + '[congestion]\nmode = "magic"', "congestion='magic' is not a congestion control"),
-        (PAUSED + "[congestion.dcqcn]\ng_shift = 0", "dcqcn g_shift=0 cannot be"),
+        (PAUSED + "[congestion.dcqcn]\ng_shift = 0", "dcqcn g_shift=0 is out of range"),
         (PAUSED + "[nic]\nwindow_packets = 0", "nic: window_packets=0 cannot be"),
         (PAUSED + "[nic]\nspeed = 0", "nic has no speed"),
         ("limit_ms = -1\n" + PAUSED, "limit_ms=-1 cannot be"),

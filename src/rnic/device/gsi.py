@@ -1,9 +1,8 @@
 """QP1, the general services interface (IBA 13.5; annex A17): sends and receives management datagrams of 256 bytes. A
 higher layer sets the connection manager as :attr:`Gsi.agent`, and programs' agents of all other classes as
 :attr:`Gsi.programs`. Performance management (IBA 16.1: ClassPortInfo, PortCounters) is handled here, with or without
-an agent. The queue pair is simple: one datagram per packet, no program
-memory, no posting. Sent datagrams wait in a bounded queue of the device; received ones are checked and passed to the
-agent at once. Invalid ones are counted.
+an agent. The queue pair is simple: one datagram per packet, no program memory, no posting. Sent datagrams wait in a
+bounded queue of the device; received ones are checked and passed to the agent at once. Invalid ones are counted.
 """
 
 from __future__ import annotations

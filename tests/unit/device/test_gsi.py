@@ -141,9 +141,9 @@ def test_a_soft_reset_forgets_what_waits(nic: Nic) -> None:
 
 
 def test_what_it_manages_can_be_looked_at(nic: Nic) -> None:
-    assert look(nic, "cm") == {"services": [], "connections": [], "groups": []}
+    assert look(nic, "cm") == {"services": [], "connections": [], "groups": [], "agents": []}
     nic.gsi.agent = Agent()
-    assert look(nic, "cm") == {"services": [7], "connections": [], "groups": []}
+    assert look(nic, "cm") == {"services": [7], "connections": [], "groups": [], "agents": []}
 
 
 def ask(nic: Nic, attribute: int, method: int = 1, version: int = 1) -> bytes:

@@ -25,7 +25,8 @@ def gen(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_what_only_refuses_has_a_reason() -> None:
     names = {name for versions in (exports.VERBS, exports.RDMACM) for listed in versions.values() for name in listed}
-    assert set(exports.REFUSED) == names - implemented(sorted(SOURCES.glob("*.c"))) | ANSWERED
+    of_umad = {name for listed in exports.UMAD.values() for name in listed}  # the system's own library
+    assert set(exports.REFUSED) - of_umad == names - implemented(sorted(SOURCES.glob("*.c"))) | ANSWERED
 
 
 def test_each_function_has_a_row(gen: ModuleType) -> None:

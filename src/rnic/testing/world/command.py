@@ -60,7 +60,7 @@ def executor(seed: int, *, both: bool, alone: bool) -> str:
 
 
 def run_seed(seed: int, *, steps: int, both: bool, alone: bool, limit: float = LIMIT) -> dict[str, Any]:
-    """Run one seed for at most ``limit`` seconds of CPU time; return its figures, its executor, and its duration in seconds."""
+    """Run one seed for at most ``limit`` seconds of CPU time; return its figures, executor and seconds."""
     by_what = executor(seed, both=both, alone=alone)
     began = time.monotonic()
     found = _run(make_plan(seed, steps), by_what, limit)
