@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define STATE_LAYOUT_HASH 0x7b1eb454bad67cfcull
+#define STATE_LAYOUT_HASH 0x2a1632425097630aull
 
 #define NONE 0xffffffffffffffffull
 #define BTH_SEND_FIRST 0x0u
@@ -699,7 +699,7 @@ struct peer {
 	uint64_t low; /* shortest round trip in the current interval, 0 for none */
 	uint64_t low_before; /* shortest round trip in the previous interval */
 	uint64_t low_since; /* start of the current interval */
-	uint64_t queue_ns; /* queueing delay of the last packet */
+	uint64_t queue_ns; /* queuing delay of the last packet */
 	uint64_t least; /* shortest of the consecutive long round trips */
 	uint64_t samples; /* number of consecutive long round trips */
 	uint64_t users; /* queue pairs whose path leads to it */

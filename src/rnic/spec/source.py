@@ -1,4 +1,4 @@
-"""Where to install rnic from: the only definition, used by every hint and page."""
+"""Installation source of rnic: the only definition, used by every hint and page."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ FORCED_PLAIN = os.environ.get("RNIC_PLAIN", "") not in _OFF
 _REQUIRED = os.environ.get("RNIC_REQUIRE_COMPILED", "") not in _OFF
 
 in_use: dict[str, bool] = {}
-"""Whether each requested module is compiled, by the name of its plain module."""
+"""True for each requested module that is compiled, by the name of its plain module."""
 
 
 def compiled_twin(plain: str, name: str) -> Any:

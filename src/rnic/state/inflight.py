@@ -43,7 +43,7 @@ PEER: Final = record(
         ("low", "Peer", "shortest round trip in the current interval, 0 for none"),
         ("low_before", "Peer", "shortest round trip in the previous interval"),
         ("low_since", "Peer", "start of the current interval"),
-        ("queue_ns", "Peer", "queueing delay of the last packet"),
+        ("queue_ns", "Peer", "queuing delay of the last packet"),
         ("least", "Peer", "shortest of the consecutive long round trips"),
         ("samples", "Peer", "number of consecutive long round trips"),
         ("users", "Inflight", "queue pairs whose path leads to it"),

@@ -8,12 +8,12 @@ packet, whatever its size; a READ counts its response packets.
 responses and ACKs use this half; the other half is for requests of peers.
 
 **A peer's limit** is learned, since its buffer, its speed and the number of its senders are unknown. It starts at
-:data:`FIRST` and grows by half of the acknowledged packets, or a quarter after a loss, until the queueing delay is a
-quarter of :data:`QUEUE_NS`; then by :data:`STEP` packets per round trip until it is :data:`QUEUE_NS`. The queueing
+:data:`FIRST` and grows by half of the acknowledged packets, or a quarter after a loss, until the queuing delay is a
+quarter of :data:`QUEUE_NS`; then by :data:`STEP` packets per round trip until it is :data:`QUEUE_NS`. The queuing
 delay is the round-trip time minus the shortest recent one. All senders to a peer see the same delay, so together they
 queue no more than the peer serves in that time. Three events cut the limit, each at most once per round trip:
 
-* a longer queueing delay, :data:`SAMPLES` times in a row: in proportion, at most by half and not below :data:`CROWDED`.
+* a longer queuing delay, :data:`SAMPLES` times in a row: in proportion, at most by half and not below :data:`CROWDED`.
 * a loss: by half, not below :data:`LOSSY`.
 * no response within an ACK timeout: to :data:`LEAST`, so that a dead peer does not hold packets that others could use.
 
@@ -62,7 +62,7 @@ SMALL_QUANTUM = 16
 OVERTAKE = 16
 """Most packets of short messages that overtake waiting queue pairs and exceed the limits."""
 QUEUE_NS = 1_500_000
-"""Target queueing delay at a peer in nanoseconds: 400 to 750 packets at 2 to 4 us each."""
+"""Target queuing delay at a peer in nanoseconds: 400 to 750 packets at 2 to 4 us each."""
 SAMPLES = 8
 """Consecutive long round trips required for a cut: a single one may be due to the CPU scheduler."""
 LOW_NS = 100_000_000
