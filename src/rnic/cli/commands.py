@@ -16,7 +16,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Run programs": {
         "exec": ("rnic.cli.exec", "Run an unmodified RDMA program (libibverbs) on this NIC."),
         "serve": ("rnic.cli.serve", "Run the NIC process that serves this user's programs."),
-        "cdi": ("rnic.cli.cdi", "Give containers of unmodified images a NIC, by a CDI specification."),
+        "cdi": ("rnic.cli.cdi", "Give containers of unmodified images a NIC, with a CDI specification."),
         "fault": ("rnic.cli.fault", "Inject a fault into a running NIC: port down, device gone, errors."),
         "doctor": ("rnic.cli.doctor", "Check whether programs can run on this NIC, and show remedies."),
     },

@@ -392,7 +392,7 @@ def execute(
     print_sysfs: bool,
     program: tuple[str, ...],
 ) -> None:
-    """Run PROGRAM, written against libibverbs, on this user's NIC process, which is started if none runs."""
+    """Run PROGRAM, a libibverbs program, on this user's NIC process, which is started if none runs."""
     if print_sysfs:
         if program:
             raise click.UsageError(f"--print-sysfs runs no program: leave out {program[0]!r}")

@@ -22,7 +22,7 @@ def fabric_options(command: Any) -> Any:
             "--slower",
             type=click.IntRange(1),
             envvar="RNIC_SLOWER",
-            help="With --fabric: slow the fabric's time down by this factor.  [default: measured on this machine]",
+            help="With --fabric: slow the fabric's time down by this factor.  [default: estimated from the link rates]",
         ),
         click.option(
             "--host",

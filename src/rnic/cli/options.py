@@ -83,7 +83,7 @@ def capture_policy() -> Option:
         "--capture-policy",
         type=click.Choice(("wait", "drop")),
         envvar="RNIC_CAPTURE_POLICY",
-        help="If packets come faster than they can be written: make programs wait (default), or drop packets.",
+        help="If packets arrive faster than they can be written: make programs wait (default), or drop packets.",
     )
 
 

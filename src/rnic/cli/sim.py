@@ -234,7 +234,7 @@ def _own_plot(scenario: Scenario) -> Path | None:
 @click.option(
     "--slower",
     type=click.IntRange(1),
-    help="With --run: slow time down by this factor.  [default: measured on this machine]",
+    help="With --run: slow time down by this factor.  [default: estimated from the link rates]",
 )
 def sim(
     file: Path,

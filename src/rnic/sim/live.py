@@ -48,7 +48,7 @@ _BITS = 8
 
 
 def slowness(topology: Topology) -> int:
-    """Return the factor by which time must run slower for this machine to carry the traffic of all hosts."""
+    """Return the factor by which time must run slower for one core to carry the traffic of all hosts."""
     whole = sum(topology.links[topology.ends[host.name][0]].bits_s for host in topology.hosts)
     return max(1, ceil(whole / (PACKETS_S * topology.mtu * _BITS)))
 
