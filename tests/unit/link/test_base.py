@@ -40,7 +40,7 @@ def test_parse_address_refuses_what_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0.0.0.0", "::"])
 def test_parse_address_refuses_wildcards(text: str) -> None:
-    with pytest.raises(LinkError, match=f"address {text} is the wildcard: give an address"):
+    with pytest.raises(LinkError, match=f"address {text} is a wildcard: give an address"):
         parse_address(text)
 
 

@@ -454,7 +454,7 @@ def test_a_taken_port_says_where_and_what_to_do(address: str, opener: Opener) ->
         ("192.0.2.254", 0, "the address is not one of this machine"),
         ("127.0.0.1", 70_000, "UDP port 70000 is not a port: give 0 to 65535"),
         ("localhost", 0, "'localhost' is not an IPv4 or IPv6 address"),
-        ("0.0.0.0", 0, "is the wildcard"),
+        ("0.0.0.0", 0, "is a wildcard"),
         ("fe80::1%nosuch0", 0, "names no interface"),
     ],
 )

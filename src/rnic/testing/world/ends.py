@@ -178,7 +178,7 @@ class End:
         self.xrc = self.service == "XRC"
         self.qp = self._make_qp(program.srq if step["srq"] and self.service == "RC" else None)
         self.receiver = QP(program.xrc.xrcd, QPInitAttr(e.IBV_QPT_XRC_RECV)) if self.xrc else self.qp
-        """The queue pair that the peer's requests reach; :attr:`qp` but for XRC."""
+        """The queue pair that the peer's requests reach; :attr:`qp` except for XRC."""
         self.queues = self._make_queues()
         self.source = MR(self.pd, out.source, e.IBV_ACCESS_LOCAL_WRITE)
         self.result = MR(self.pd, out.result, e.IBV_ACCESS_LOCAL_WRITE)
