@@ -20,6 +20,9 @@ from typing import Any
 
 import pytest
 
+from rnic.cc.control import Ack, Control, Flow
+from rnic.cc.swift import Swift
+from rnic.cc.timely import Timely
 from rnic.device.queue_pair import DeviceQp
 from rnic.engine import use
 from rnic.link.fault_events import ASYNC_EVENTS, EVENTS
@@ -239,6 +242,32 @@ def test_the_engine_leaves_what_the_reference_leaves(seed: int) -> None:
 def test_what_gives_back_room_gives_turns_in_the_references_order() -> None:
     assert run_both(NAK_BESIDE_A_WAITER).finding == ""
     assert run_both(RESPONSE_BESIDE_A_WAITER).finding == ""
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("control", [Timely, Swift])
+def test_a_control_in_python_hears_of_the_acks_that_the_engine_could_take(
+    control: type[Control], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both executors then send the same; a lost packet and a timeout are among what it hears."""
+    heard: list[int] = []
+    on_ack = control.on_ack
+
+    def listen(self: Control, flow: Flow, ack: Ack) -> None:
+        heard.append(ack.packets)
+        on_ack(self, flow, ack)
+
+    monkeypatch.setattr(control, "on_ack", listen)
+    lose = {"do": "lose", "of": 0, "way": 0, "opcode": "*", "nth": 20, "times": 2}
+    lose_last = lose | {"opcode": "RC_WRITE_LAST", "nth": 2, "times": 1}
+    plan = _small(lose, lose_last, WRITE | {"length": 54_437, "times": 2}, RUN, RUN, service="RC", mtu=2)
+    settings = {"ack_every": 1, "window_packets": 16, "congestion": control.__name__.lower()}
+    found = run_both(replace(plan, settings=settings))
+    assert (found.finding, found.faults) == ("", 3)
+    half = len(heard) // 2
+    assert heard[:half] == heard[half:]
+    assert sum(heard[:half]) == 2 * -(-54_437 // 512)
 
 
 @pytest.mark.full
@@ -527,6 +556,8 @@ OTHER_WAY = [step | {"way": int(step["way"] == 0)} for step in QUEUED]
         pytest.param([WRITE | {"key": "domain"}], True, id="SRQ of another domain"),
         pytest.param([WRITE | {"key": "pd", "queue": 1}], True, id="memory of another SRQ's domain"),
         pytest.param([WRITE | {"verb": "READ", "key": "pd", "queue": 1}], True, id="READ of it"),
+        pytest.param([WRITE | {"verb": "FLUSH", "length": 8, "key": "pd"}], True, id="FLUSH of it"),
+        pytest.param([WRITE | {"verb": "ATOMIC_WRITE", "length": 8, "key": "pd"}], True, id="ATOMIC WRITE of it"),
         pytest.param([WRITE | {"verb": "WRITE_IMM", "key": "wrong", "queue": 1}], True, id="wrong key"),
         pytest.param([{"do": "srq-error", "nic": 1, "queue": 2}], True, id="SRQ error"),
         pytest.param([{"do": "stop", "of": 0, "way": 1, "receiver": True}], True, id="receiver stopped"),

@@ -4,6 +4,7 @@
 #include "memory/memory_key.h"
 #include "queue_pair/byteorder.h"
 #include "queue_pair/completer.h"
+#include "queue_pair/congestion.h"
 #include "queue_pair/datagram.h"
 #include "queue_pair/packet.h"
 #include "queue_pair/prefetch.h"
@@ -38,7 +39,7 @@ size_t engine_receive_on(const struct engine_shared *shared, struct engine_qp *q
 				end = engine_datagram_receive(shared, qp, &packet, effects);
 			else if (!(packet.row->flags & ROW_RESPONSE))
 				end = engine_request_receive(shared, qp, &packet, flight->srtt, now, effects);
-			else if (state == QP_STATE_RTS)
+			else if (state == QP_STATE_RTS && engine_congestion_known(shared, qp->record))
 				end = engine_response_receive(shared, qp, &packet, flight, now, effects);
 			else
 				end = PUNT_STATE;

@@ -4,6 +4,7 @@
 
 #include "queue_pair/bth.h"
 #include "queue_pair/by_reference.h"
+#include "queue_pair/congestion.h"
 #include "queue_pair/context.h"
 #include "queue_pair/datagram.h"
 #include "queue_pair/encap.h"
@@ -634,7 +635,7 @@ uint64_t engine_send(const struct engine_shared *shared, struct engine_qp *qp, u
 	struct queue_pair *record = qp->record;
 	struct sge_list sges;
 	uint64_t made = 0;
-	enum engine_end end = check_state(qp);
+	enum engine_end end = engine_congestion_known(shared, record) ? check_state(qp) : PUNT_STATE;
 
 	effects->end = end;
 	if (end != ENGINE_DONE)

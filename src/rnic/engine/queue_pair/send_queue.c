@@ -353,7 +353,7 @@ void engine_timeout(const struct engine_shared *shared, struct engine_qp *qp, co
 	    !engine_sq_valid(qp))
 		return;
 	effects->end = PUNT_WAIT;
-	if (record->pace_ns <= now || record->control_ns <= now)
+	if (record->pace_ns <= now || record->control_ns <= now || !engine_congestion_known(shared, record))
 		return;
 	effects->end = PUNT_ACK;
 	if (late && !record->retry_left)

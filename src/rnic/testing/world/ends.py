@@ -292,10 +292,11 @@ class End:
         srq = program.xrc.stray if key == "domain" else program.xrc.queues[work.queue].queue
         return srq.srqn if isinstance(srq, SRQ) else 0
 
-    def _remote(self, work: Work) -> tuple[int, int]:
-        """Return key and address of the peer's memory for a request."""
-        target = self.peer.targets[work.queue]
-        return int(target.rkey), target.buf + work.to
+    def _remote(self, work: Work, key: str | None) -> tuple[int, int]:
+        """Return key and address of the peer's memory for a request; ``key`` is what the step says of it."""
+        targets = self.peer.targets
+        target = targets[work.queue - 1 if key == "pd" else work.queue]
+        return int(target.rkey), targets[work.queue].buf + work.to
 
     def _request(self, work: Work, step: Step) -> SendWR:
         peer = self.peer
@@ -303,7 +304,7 @@ class End:
         if work.fence:
             flags |= e.IBV_SEND_FENCE
         if work.verb in OPERANDS:
-            return self._operand_request(work, flags)
+            return self._operand_request(work, flags, step.get("key"))
         region = self.result if work.verb in ("READ", "CMP_SWAP", "FETCH_ADD") else self.source
         parts = [work.length]
         if step["how"] == "list" and work.length > 1:
@@ -315,10 +316,8 @@ class End:
             pieces.append(SGE(at, part, region.lkey))
             at += part
         wr = SendWR(work.number, OPCODES[work.verb][0], imm_data=work.imm, send_flags=flags, sg=pieces)
-        key, there = self._remote(work)
-        if step.get("key") == "pd":
-            key = int(peer.targets[work.queue - 1].rkey)
-        elif step.get("key") == "window" and peer.window_key:
+        key, there = self._remote(work, step.get("key"))
+        if step.get("key") == "window" and peer.window_key:
             key = peer.window_key
         elif step.get("key") == "wrong":
             key ^= 0x40
@@ -332,10 +331,10 @@ class End:
             wr.set_wr_ud(self.ah, peer.qp.qp_num, QKEY)
         return wr
 
-    def _operand_request(self, work: Work, flags: int) -> SendWR:
+    def _operand_request(self, work: Work, flags: int, key_of: str | None) -> SendWR:
         """Return a FLUSH of eight bytes, or an ATOMIC WRITE."""
         wr = SendWR(work.number, OPCODES[work.verb][0], send_flags=flags)
-        key, there = self._remote(work)
+        key, there = self._remote(work, key_of)
         if work.verb == "FLUSH":
             wr.set_wr_flush(key, there, work.length)
         else:

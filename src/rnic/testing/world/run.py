@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rnic.cc.find import in_python
 from rnic.cc.settings import CongestionSettings
 from rnic.cm.records import ConnectionRecord
 from rnic.device.faults import regions
@@ -664,8 +663,6 @@ def run_both(plan: Plan, *, judged: bool = True) -> Figures:
     The engine must be compiled (:data:`rnic.engine.use.COMPILED`).
     """
     settings = plan.settings | {"reorder": False}  # the reference has no such buffer
-    if in_python(settings.get("congestion", "none")):  # the reference serves such queue pairs in both, at other moments
-        settings["congestion"] = "none"
     plan = replace(plan, settings=settings)
     with steps_alone():
         with executed_by(engine=True):
