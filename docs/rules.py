@@ -25,7 +25,7 @@ def _rule(source: str, rule: str, *tests: str) -> Rule:
 
 REQ, REC, READ, RSP = "test_requester.py", "test_recovery.py", "test_reads.py", "test_responder.py"
 CPL, RUN, FAR, HST = "test_completions.py", "test_runs.py", "test_far_memory.py", "test_hostile.py"
-IDS, PLC = "test_idents.py", "test_placement.py"
+IDS, PLC, XRC = "test_idents.py", "test_placement.py", "test_xrc.py"
 NIC, MOD, WALK = "tests/unit/device/test_nic.py", "tests/unit/context/test_modify.py", "tests/verbs/test_walk.py"
 ICRC, QUEUES, STATES = "tests/unit/device/test_icrc.py", "tests/verbs/test_queues.py", "tests/verbs/test_states.py"
 ORDER = "tests/unit/device/test_sending_order.py"
@@ -111,6 +111,22 @@ RULES: tuple[Rule, ...] = (
           f"{PLC}::test_a_region_flush_looks_at_the_key_alone",
           f"{PLC}::test_memory_that_its_key_does_not_open_is_refused", f"{PLC}::test_regions_need_the_right",
           f"{PLC}::test_invalid_requests"),
+    _rule("IBA annex A14", "An XRC request names its SRQ in each packet, a response names none",
+          f"{XRC}::test_every_packet_of_a_request_names_its_queue",
+          f"{XRC}::test_responses_name_no_queue_and_complete_in_order",
+          f"{XRC}::test_a_retransmission_names_the_same_queue",
+          f"{XRC}::test_an_rnr_nak_delays_the_messages_to_other_queues_too",
+          f"{XRC}::test_each_message_takes_an_entry_of_the_queue_that_it_names",
+          f"{XRC}::test_responses_have_no_xrceth",
+          f"{XRC}::test_an_empty_queue_lets_the_sender_wait_whatever_the_others_hold",
+          f"{XRC}::test_duplicates_are_answered_again"),
+    _rule("IBA annex A14", "The SRQ is of the XRC domain, the same for a whole message; memory is of its PD",
+          f"{XRC}::test_a_number_that_is_no_queue_of_the_domain_is_an_invalid_request",
+          f"{XRC}::test_a_message_stays_with_the_queue_that_its_first_packet_names",
+          f"{XRC}::test_memory_is_that_of_the_queues_protection_domain"),
+    _rule("IBA annex A14", "One queue pair of a pair sends, the other receives",
+          f"{XRC}::test_the_sending_queue_pair_takes_no_requests",
+          f"{XRC}::test_the_receiving_queue_pair_takes_no_responses"),
     _rule("IBA ch. 9", "Atomics return the value from before", f"{READ}::test_atomic",
           f"{RSP}::test_read_and_atomics", f"{RSP}::test_the_last_word_of_a_region_can_be_changed"),
     _rule("IBA ch. 10", "Unsignaled requests complete with the next signaled one", f"{REQ}::test_unsignaled"),
