@@ -113,6 +113,7 @@ GATEWARE = (
 OF_ONE_PROCESSOR = (
     "src/rnic/engine/bypass/bypass.c",
     "src/rnic/engine/io/clock.c",
+    "src/rnic/engine/io/lookout.c",
     "src/rnic/engine/queue_pair/crc32.c",
 )
 """C that is another on another kind of processor."""

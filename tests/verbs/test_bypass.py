@@ -78,7 +78,9 @@ class Side:
         self.mr = MR(self.pd, bytearray(size), rights)
         self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, None, QPCap(64, 64, 1, 1), self.cq, self.cq, None))
         self.arrived: list[int] = []
-        self.qp.to_init(QPAttr())
+        attr = QPAttr()
+        attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
+        self.qp.to_init(attr)
         for _ in range(8):
             self.listen()
 

@@ -32,6 +32,8 @@ from rnic.spec.rounds import (
 _LONGEST_SLEEP_S = 0.5
 _ERROR_PAUSE_S = 0.01
 """Pause of the thread after a round raised: the next one may raise again at once."""
+_BACKOFFS_WHILE_POLLED = 10
+"""Of the thread in C, for which the one in Python sleeps while the application polls."""
 _live: WeakSet[Runtime] = WeakSet()
 _threaded: WeakSet[Runtime] = WeakSet()
 
@@ -115,7 +117,8 @@ class Runtime(Rounds):
         if not self._application_polls():
             watched += self._ident_filenos()  # the thread in C does not know them
         elif self.idents is None:
-            wait = max(wait, _backoff_ns())  # its polls handle deadlines, and C wakes this thread when it stops
+            # its polls handle deadlines, and C wakes this thread when it stops
+            wait = max(wait, _BACKOFFS_WHILE_POLLED * _backoff_ns())
         else:
             wait = _backoff_ns()
         self._sleep(watched, max(0, wait) / 1e9)

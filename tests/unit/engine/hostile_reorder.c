@@ -132,9 +132,10 @@ static void send_burst(void)
 	}
 }
 
-static unsigned receive(void *self, struct rx_buffer *buffers, unsigned count)
+static unsigned receive(void *self, struct rx_buffer *buffers, unsigned count, uint64_t at_ns)
 {
 	(void)self;
+	(void)at_ns;
 	(void)count;
 	if (!arriving_bytes)
 		return 0;

@@ -202,9 +202,9 @@ void engine_device_sent(struct engine_device *device, struct engine_sending *sen
 	(void)device, (void)sending;
 }
 
-static unsigned receive_nothing(void *shm, struct rx_buffer *buffers, unsigned count)
+static unsigned receive_nothing(void *shm, struct rx_buffer *buffers, unsigned count, uint64_t now)
 {
-	(void)shm, (void)buffers, (void)count;
+	(void)shm, (void)buffers, (void)count, (void)now;
 	return 0;
 }
 

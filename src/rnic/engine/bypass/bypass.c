@@ -243,9 +243,9 @@ void bypass_unlock(struct bypass *bypass)
 	pthread_mutex_unlock(&bypass->mutex);
 }
 
-int bypass_is_taken(const struct bypass *bypass)
+const _Atomic uint64_t *bypass_taken(const struct bypass *bypass)
 {
-	return atomic_load_explicit(bypass_word(&bypass->slot->taken), memory_order_relaxed) != 0;
+	return bypass_word(&bypass->slot->taken);
 }
 
 int bypass_is_served_elsewhere(const struct bypass *bypass)

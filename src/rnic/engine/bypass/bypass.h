@@ -7,6 +7,7 @@
 #include "io/own_fd.h"
 #include "state.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -93,8 +94,8 @@ size_t bypass_budget_bytes(void);
 struct bypass *bypass_new(const struct bypass_setup *setup);
 void bypass_free(struct bypass *bypass);
 
-/* Return whether a thread of the program has the lock; called without it. */
-int bypass_is_taken(const struct bypass *bypass);
+/* Return the word that is not 0 while a thread of the program has the lock; called without it. */
+const _Atomic uint64_t *bypass_taken(const struct bypass *bypass);
 
 /* Everything below is called with the lock held. bypass_try returns 0, or -1 if another thread or the NIC process holds
  * it. */

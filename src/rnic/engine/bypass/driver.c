@@ -370,6 +370,12 @@ void driver_join(struct bypass_driver *driver, uint32_t number)
 
 /* ---- posting and polling */
 
+/* Note that the program polls: the thread looks whether this word has changed. */
+static void note_polled(struct bypass_driver *driver, uint64_t now)
+{
+	atomic_store_explicit(&driver->polled_ns, now, memory_order_relaxed);
+}
+
 int driver_ring(struct bypass_driver *driver, uint32_t number, uint32_t block)
 {
 	uint64_t now = clock_approximate_now();
@@ -384,7 +390,7 @@ int driver_ring(struct bypass_driver *driver, uint32_t number, uint32_t block)
 	take_arena_back(driver);
 	if (now < atomic_load_explicit(&driver->polled_ns, memory_order_relaxed) + driver->slow * POLL_GAP_NS)
 		/* a program that posts between polls has not stopped polling */
-		driver_note_polled(driver, now, took_time ? clock_approximate_now() : now);
+		note_polled(driver, took_time ? clock_approximate_now() : now);
 	return here;
 }
 
@@ -417,20 +423,18 @@ int driver_poll(struct bypass_driver *driver)
 	if (armed)
 		atomic_store_explicit(&driver->armed_polls, armed - 1, memory_order_relaxed);
 	else
-		driver_note_polled(driver, now, now);
+		note_polled(driver, now);
 	do {
-		uint64_t began = now;
-
 		/* do not wait for the lock while the NIC process serves the slot */
 		if (bypass_is_served_elsewhere(driver->bypass) || bypass_try(driver->bypass))
 			return did;
 		if (!bypass_is_served_elsewhere(driver->bypass))
-			did |= bypass_round(driver->bypass, began, 1);
+			did |= bypass_round(driver->bypass, now, 1);
 		expects = did && !armed && bypass_expects_reply(driver->bypass);
 		if (bypass_took_time(driver->bypass) || expects)
 			now = clock_approximate_now();
 		if (did && !armed) /* a round of long messages takes longer than a program needs to poll again */
-			driver_note_polled(driver, began, now);
+			note_polled(driver, now);
 		if (expects && now >= end) {
 			bypass_reply_is_late(driver->bypass);
 			expects = false;

@@ -14,8 +14,9 @@
 
 enum {
 	/* Times `slow` (io/calibrate.h): */
-	POLL_GAP_NS = 30000, /* polls with a shorter gap count as continuous; less than the back-off */
-	BACKOFF_MAX_NS = 2000000, /* limit of the back-off while no thread waits for an event */
+	POLL_GAP_NS = 30000, /* a post so long after a poll counts as one; less than the thread backs off */
+	BACKOFF_MAX_NS =
+		1900000, /* how long the thread backs off at most while the program polls; with a second look 2 ms */
 
 	MAX_ROUNDS = 256, /* consecutive rounds */
 };
@@ -43,8 +44,7 @@ struct bypass_driver {
 	pid_t pid;
 	uint64_t slow; /* io/calibrate.h */
 	pthread_t thread;
-	_Atomic uint64_t polled_ns; /* time of the program's last poll */
-	_Atomic uint64_t polling_ns; /* total time of continuous polling by the program */
+	_Atomic uint64_t polled_ns; /* time of the program's last poll; 0: it has stopped */
 	_Atomic uint64_t used_ns; /* time of the program's last post or poll */
 	_Atomic uint64_t wakes_ns; /* time at which the thread wakes */
 	_Atomic uint64_t engine_due_ns; /* the engine's next round, as seen by its last user other than a poll */

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "bypass/driver_progress_thread.h"
 
+#include "io/lookout.h"
 #include "io/nocancel.h"
 #include "memory/fault_guard.h"
 
@@ -64,26 +65,7 @@ static bool is_polled(const struct bypass_driver *driver, uint64_t now)
  * counts. Called while this thread is not in the engine. */
 static bool is_served(const struct bypass_driver *driver, uint64_t now)
 {
-	return is_polled(driver, now) || bypass_is_taken(driver->bypass);
-}
-
-/* Return whether others ran the engine for most of the time since `then`, when `polling_ns` was `polling`, or do so
- * now. */
-static bool is_attended(const struct bypass_driver *driver, uint64_t polling, uint64_t then, uint64_t now)
-{
-	return 2 * (atomic_load_explicit(&driver->polling_ns, memory_order_relaxed) - polling) >= now - then ||
-	       atomic_load_explicit(&driver->waiters, memory_order_relaxed) || bypass_is_taken(driver->bypass);
-}
-
-void driver_note_polled(struct bypass_driver *driver, uint64_t since, uint64_t until)
-{
-	uint64_t last = atomic_load_explicit(&driver->polled_ns, memory_order_relaxed);
-	uint64_t polling = atomic_load_explicit(&driver->polling_ns, memory_order_relaxed);
-
-	if (last < since && since < last + driver->slow * POLL_GAP_NS)
-		since = last;
-	atomic_store_explicit(&driver->polling_ns, polling + (until - since), memory_order_relaxed);
-	atomic_store_explicit(&driver->polled_ns, until, memory_order_relaxed);
+	return is_polled(driver, now) || atomic_load_explicit(bypass_taken(driver->bypass), memory_order_relaxed);
 }
 
 /* Return whether the program leaves all work to this thread, and so does not wait for the core that it uses. */
@@ -100,6 +82,18 @@ void driver_drain_wake_fd(struct bypass_driver *driver, int fd)
 	if (own_fds_valid(&driver->own, clock_now()))
 		for (int i = 0; i < MAX_WAKEUPS && (recv(fd, &drained, 1, MSG_DONTWAIT) >= 0 || errno == EINTR); i++)
 			;
+}
+
+/* Take what a sleep found: wake-ups of other threads, of the NIC process, and of other programs. */
+static void after_sleep(struct bypass_driver *driver, short woken, short nic, short shm)
+{
+	own_fds_recheck(&driver->own);
+	if (nic)
+		driver_nic_is_gone(driver); /* data would still flow, but the device is dead without the NIC process */
+	if (shm)
+		driver_drain_wake_fd(driver, driver->shm_wake_fd);
+	if (woken)
+		driver_drain_wake_fd(driver, driver->woken_fd);
 }
 
 /* Sleep until `until`, or a deadline that another thread may have set just now and that counts from `heed_from` on.
@@ -133,13 +127,7 @@ static bool sleep_until(struct bypass_driver *driver, uint64_t until, enum sleep
 		timeout = (struct timespec){ 0, 0 };
 	ppoll(poller, state == SLEEP_ON_PACKETS ? 4 : 2, &timeout, NULL);
 	atomic_store(&driver->sleep_state, SLEEP_NONE);
-	own_fds_recheck(&driver->own);
-	if (poller[1].revents)
-		driver_nic_is_gone(driver); /* data would still flow, but the device is dead without the NIC process */
-	if (poller[3].revents)
-		driver_drain_wake_fd(driver, driver->shm_wake_fd);
-	if (poller[0].revents)
-		driver_drain_wake_fd(driver, driver->woken_fd);
+	after_sleep(driver, poller[0].revents, poller[1].revents, poller[3].revents);
 	return poller[0].revents != 0;
 }
 
@@ -164,19 +152,52 @@ static bool run_rounds(struct bypass_driver *driver, bool *did, uint64_t *deadli
 	return true;
 }
 
-/* Back off while others poll, and check again and again whether they still do: packets that no thread polls for wait
- * until then. Each check takes a core from a polling thread, so checks become rare while polls continue. A thread that
- * polled and is absent is checked for twice: this thread may have been given its core. */
+/* Back off while the program polls (io/lookout.h). */
+static enum look_end look_while_polled(struct bypass_driver *driver, struct lookout *lookout)
+{
+	struct pollfd poller[3] = { { .fd = driver->woken_fd, .events = POLLIN },
+				    { .fd = driver->setup.socket.fd },
+				    { .fd = driver->shm_wake_fd, .events = POLLIN } };
+
+	atomic_store(&driver->wakes_ns, 0); /* the program's polls handle deadlines */
+	atomic_store(&driver->sleep_state, SLEEP_BACKOFF);
+	enum look_end end = lookout_watch(lookout, poller, 3);
+	atomic_store(&driver->sleep_state, SLEEP_NONE);
+	if (end == LOOK_WOKEN)
+		after_sleep(driver, poller[0].revents, poller[1].revents, poller[2].revents);
+	return end;
+}
+
+/* Sleep while other threads wait for events, which run the engine meanwhile. Return whether this one is to run it: a
+ * waiting thread sleeps by the deadlines it knew, and this thread handles those that others' posts set. It does not
+ * spin on that while another thread is in the engine, which may just have set one. */
+static bool sleep_beside_waiters(struct bypass_driver *driver, struct lookout *lookout, uint64_t now, bool refused)
+{
+	uint64_t soon = refused ? now + driver->slow * BACKOFF_MIN_NS : now;
+	bool called = sleep_until(driver, now + lookout->sleep_ns, SLEEP_BACKOFF, soon);
+
+	now = clock_now();
+	lookout->sleep_ns = lookout->sleep_ns * 2 < BACKOFF_MAX_WAITED_NS ? lookout->sleep_ns * 2 :
+									    BACKOFF_MAX_WAITED_NS;
+	return called || (now >= soon && atomic_load(&driver->engine_due_ns) <= now);
+}
+
 static void *thread_main(void *self)
 {
 	struct bypass_driver *driver = self;
-	uint64_t backoff = driver->slow * BACKOFF_MIN_NS, did_ns = 0, guard_checked_ns = 0;
-	bool called = true, attended = false, refused = false;
+	struct lookout lookout = { .polled = &driver->polled_ns,
+				   .busy = bypass_taken(driver->bypass),
+				   .recheck_ns = driver->slow * RECHECK_NS,
+				   .longest_ns = driver->slow * BACKOFF_MAX_NS,
+				   .sleep_ns = driver->slow * BACKOFF_MIN_NS };
+	uint64_t did_ns = 0, guard_checked_ns = 0;
+	bool called = true, refused = false;
 
 	prctl(PR_SET_TIMERSLACK, 1); /* in ns */
 	while (!atomic_load(&driver->stop)) {
 		uint64_t now = clock_now(), deadline;
-		bool backed_off = false, did, polled;
+		enum look_end end = LOOK_WOKEN;
+		bool did;
 
 		if (now - guard_checked_ns > FAULT_GUARD_CHECK_NS) {
 			fault_guard_refresh();
@@ -188,45 +209,31 @@ static void *thread_main(void *self)
 			sleep_until(driver, now + STOPPED_CHECK_NS, SLEEP_BACKOFF, IGNORE_DEADLINES);
 			continue;
 		}
-		polled = is_served(driver, now);
-		if ((polled || attended) && !called) {
-			uint64_t polling = atomic_load_explicit(&driver->polling_ns, memory_order_relaxed), then = now;
-			uint32_t waiters = atomic_load(&driver->waiters);
-			uint64_t most = waiters ? BACKOFF_MAX_WAITED_NS : driver->slow * BACKOFF_MAX_NS;
-			/* A waiting thread sleeps by the deadlines it knew: this thread handles those that others'
-			 * posts set. It does not spin on that while another thread is in the engine, which may just
-			 * have set one. */
-			uint64_t soon = refused ? now + driver->slow * BACKOFF_MIN_NS : now,
-				 heed_from = waiters ? soon : IGNORE_DEADLINES;
-
-			called = sleep_until(driver, then + (polled ? backoff : driver->slow * RECHECK_NS),
-					     SLEEP_BACKOFF, heed_from);
+		if (!called && atomic_load(&driver->waiters)) {
+			called = sleep_beside_waiters(driver, &lookout, now, refused);
 			refused = false;
-			now = clock_now();
-			called |= waiters && now >= soon && atomic_load(&driver->engine_due_ns) <= now;
-			attended = is_attended(driver, polling, then, now) && !called;
-			if (attended && polled)
-				backoff = backoff * 2 < most ? backoff * 2 : most;
-			else if (!attended)
-				backoff = driver->slow * BACKOFF_MIN_NS;
-			if (attended || (is_served(driver, now) && !called))
+			if (!called)
 				continue;
-			backed_off = !called;
+		} else if (!called && (refused || is_served(driver, now))) {
+			end = look_while_polled(driver, &lookout);
+			refused = false;
+			called = end == LOOK_WOKEN;
+			if (end == LOOK_POLLED)
+				continue;
+			now = clock_now();
 		}
 		refused = !run_rounds(driver, &did, &deadline);
-		if (refused) {
-			attended = true;
-			called = false;
+		called = false;
+		if (refused)
 			continue;
-		}
-		backoff = driver->slow * BACKOFF_MIN_NS;
-		if (backed_off && did)
+		lookout.sleep_ns = driver->slow * BACKOFF_MIN_NS;
+		if (did && end == LOOK_QUIET) {
 			atomic_store(&driver->sleeps_for_events, false);
+			lookout_alert(&lookout);
+		}
 		if (did)
 			did_ns = now;
-		if (now < did_ns + driver->slow * LINGER_NS && deadline > now && is_alone(driver, now))
-			called = false;
-		else
+		if (!(now < did_ns + driver->slow * LINGER_NS && deadline > now && is_alone(driver, now)))
 			called = sleep_until(driver, deadline, SLEEP_ON_PACKETS, 0) ||
 				 (deadline > now && atomic_load(&driver->engine_due_ns) <= clock_now());
 	}

@@ -10,8 +10,6 @@ int driver_thread_start(struct bypass_driver *driver);
 void driver_thread_wake(struct bypass_driver *driver);
 /* Wake it in time for a deadline, unless it wakes early enough by itself. */
 void driver_thread_wake_for(struct bypass_driver *driver, uint64_t deadline);
-/* Note that the program polled during an interval. */
-void driver_note_polled(struct bypass_driver *driver, uint64_t since, uint64_t until);
 /* Drain a socket's pending wake-ups, at most MAX_WAKEUPS, so that a peer cannot keep us here. They were for all that
  * slept. */
 void driver_drain_wake_fd(struct bypass_driver *driver, int fd);

@@ -19,6 +19,7 @@
 
 #define NAME_PORT_AT 2u /* in a raw socket address of either family */
 #define POSITION (SHM_RING_BYTES - 1)
+#define UNSEEN_NS 8000u /* longer than a peer that polls takes between two polls */
 #define RUN_PACKETS_MAX 4096u /* longest by-reference run that fault rules judge; longer ones must be sent as packets */
 
 enum record_kind {
@@ -51,6 +52,9 @@ struct shm_peer {
 	struct bypass_peer setup;
 	struct own_fd wake_fd;
 	struct ring_end out, in;
+	int unseen; /* a record was put into the empty ring, and this end has not seen that it was taken */
+	uint64_t unseen_at; /* its position */
+	uint64_t unseen_ns; /* time of this end's first check whether it was; 0 before */
 	int broken; /* the ring had invalid positions */
 	int ended; /* its queue pair numbers belong to another program now */
 };
@@ -123,6 +127,14 @@ static int has_records(struct shm_peer *peer)
 	return !peer->broken && load_word(&peer->in.producer->tail) != load_word(&peer->in.at);
 }
 
+static void wake(const struct shm_peer *peer)
+{
+	/* a full socket is readable already */
+	if (own_fd_valid(&peer->wake_fd))
+		while (nocancel_send(peer->wake_fd.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
+			;
+}
+
 /* Wake the peer if it sleeps. The fence separates the record from the load of `asleep`: the peer sets that, fences, and
  * checks for records once more. */
 static void wake_peer(struct shm_peer *peer)
@@ -131,10 +143,22 @@ static void wake_peer(struct shm_peer *peer)
 	if (!atomic_load_explicit(atomic_word(&peer->out.consumer->asleep), memory_order_relaxed) ||
 	    !atomic_exchange(atomic_word(&peer->out.consumer->asleep), 0))
 		return;
-	/* a full socket is readable already */
-	if (own_fd_valid(&peer->wake_fd))
-		while (nocancel_send(peer->wake_fd.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
-			;
+	peer->unseen = 0;
+	wake(peer);
+}
+
+/* Wake a peer that has left the first record of its ring for UNSEEN_NS: its program does not poll any more, and its
+ * progress thread has not noticed. */
+static void wake_if_unseen(struct shm_peer *peer, uint64_t now)
+{
+	if (load_word(&peer->out.consumer->head) != peer->unseen_at) {
+		peer->unseen = 0;
+	} else if (!peer->unseen_ns) {
+		peer->unseen_ns = now;
+	} else if (now > peer->unseen_ns + UNSEEN_NS) {
+		peer->unseen = 0;
+		wake(peer);
+	}
 }
 
 /* Append a record to the ring; 0, or -1 if there is no room. */
@@ -148,6 +172,11 @@ static int push_record(struct shm_peer *peer, struct record_header header, const
 		peer->broken = 1;
 	if (peer->broken || room < size + (behind < size ? behind : 0))
 		return -1;
+	if (room == SHM_RING_BYTES) {
+		peer->unseen = 1;
+		peer->unseen_at = out->at;
+		peer->unseen_ns = 0;
+	}
 	if (behind < size) {
 		const struct record_header padding = { .bytes = (uint32_t)(behind - sizeof header),
 						       .kind = KIND_NOTHING };
@@ -412,7 +441,7 @@ int shm_loopback_divert(void *self, const struct tx_path *by, const uint8_t *byt
 
 /* ------------------------------------------------------------------ receiving */
 
-unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned count)
+unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned count, uint64_t now)
 {
 	struct shm_loopback *shm = self;
 	unsigned received = 0;
@@ -422,6 +451,8 @@ unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned co
 	for (uint32_t i = 0; i < shm->count && received < count; i++) {
 		struct shm_peer *peer = shm->peers[(shm->next + i) % shm->count];
 		struct record_header header;
+		if (peer->unseen)
+			wake_if_unseen(peer, now);
 		while (received < count &&
 		       pop_record(peer, &header, buffers[received].buffer, buffers[received].room)) {
 			struct rx_buffer *rx = &buffers[received];

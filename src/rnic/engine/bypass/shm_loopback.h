@@ -43,7 +43,7 @@ struct engine_peer_path *shm_loopback_path_of(struct shm_loopback *shm, const st
 int shm_loopback_divert(void *self, const struct tx_path *by, const uint8_t *bytes, size_t length, uint32_t segment,
 			uint32_t count);
 /* Implement the `ring_receive` and `ring_take` of an io_poll. */
-unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned count);
+unsigned shm_loopback_receive(void *self, struct rx_buffer *buffers, unsigned count, uint64_t now);
 int shm_loopback_take(void *self, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info);
 
 /* Return whether records wait; called without the lock. `sleeps`: if none do, the next one's sender wakes this

@@ -85,7 +85,7 @@ static int receive_from_ring(struct io_poll *round, uint64_t now)
 		round->socket_checked_ns = now;
 		return 0;
 	}
-	round->received = round->ring_receive(round->shm, round->rx_buffers, receive_limit(round));
+	round->received = round->ring_receive(round->shm, round->rx_buffers, receive_limit(round), now);
 	if (round->received) {
 		round->ring_had_input = 1;
 		round->ring_only_rounds = RING_ONLY_ROUNDS;

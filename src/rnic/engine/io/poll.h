@@ -60,7 +60,7 @@ struct io_poll {
 	/* Rings that bring packets beside the socket (bypass/shm_loopback.h), or NULL. `ring_receive` fills buffers and
 	 * returns their number. `ring_take` takes a buffer that has a `kind` and returns whether it is done with; it
 	 * stops as engine_stop_info says. */
-	unsigned (*ring_receive)(void *shm, struct rx_buffer *buffers, unsigned count);
+	unsigned (*ring_receive)(void *shm, struct rx_buffer *buffers, unsigned count, uint64_t now);
 	int (*ring_take)(void *shm, const struct rx_buffer *rx, uint64_t now, struct engine_stop_info *info);
 	void *shm;
 	uint32_t ring_had_input; /* this round's buffers came from the rings */

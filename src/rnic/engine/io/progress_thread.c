@@ -1,6 +1,7 @@
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include "io/progress_thread.h"
+#include "io/lookout.h"
 #include "io/loopback.h"
 #include "io/nocancel.h"
 #include "queue_pair/arithmetic.h"
@@ -79,13 +80,17 @@ void device_lock_release(struct device_lock *lock)
 
 /* ------------------------------------------------------------------ the thread */
 
-/* Return for how long the thread backs off, in ns, since others drive the device; 0 if they do not. A program that
- * polls many devices in turn comes back to each one later. */
+/* Return for how long a program counts as polling after a poll, in ns. One that polls many devices in turn comes back to
+ * each one later. */
+static uint64_t longest_backoff(void)
+{
+	return lesser(atomic_load_explicit(&thread_count, memory_order_relaxed), POLL_PARK_MAX) * POLL_PARK_NS;
+}
+
+/* Return for how long the thread backs off, in ns, since others drive the device; 0 if they do not. */
 static uint64_t backoff_left(const struct progress_thread *thread, uint64_t now)
 {
-	uint64_t polled = atomic_load_explicit(&thread->polled, memory_order_relaxed);
-	uint64_t others = atomic_load_explicit(&thread_count, memory_order_relaxed);
-	uint64_t park = lesser(others, POLL_PARK_MAX) * POLL_PARK_NS;
+	uint64_t polled = atomic_load_explicit(&thread->polled, memory_order_relaxed), park = longest_backoff();
 	return polled && now < polled + park ? polled + park - now : 0;
 }
 
@@ -219,25 +224,45 @@ static uint64_t sleep_time(struct progress_thread *thread, uint64_t until)
 	return thread->socket_count ? wait : lesser(wait, POLL_INTERVAL_NS);
 }
 
+/* Take the wake-ups that have come. Without the descriptor sleep: whatever has its number now would be ready again and
+ * again. */
+static void drain_wakes(const struct progress_thread *thread)
+{
+	const struct timespec time = { .tv_nsec = (long)LONGEST_SLEEP_NS };
+	char drained[WAKE_BYTES];
+
+	own_fds_recheck(thread->own);
+	if (!own_fd_valid(&thread->woken_fd))
+		ppoll(NULL, 0, &time, NULL);
+	else if (read(thread->woken_fd.fd, drained, sizeof drained) < 0)
+		return; /* they were read already */
+}
+
+/* Back off while the program polls (io/lookout.h), for up to `wait` ns before the first look. */
+static void look_while_polled(const struct progress_thread *thread, uint64_t wait)
+{
+	uint64_t longest = longest_backoff() / 2; /* two looks without a poll between them end it */
+	struct lookout lookout = { .polled = &thread->polled,
+				   .longest_ns = longest,
+				   .sleep_ns = lesser(wait, longest) };
+	struct pollfd poller = { .fd = thread->woken_fd.fd, .events = POLLIN };
+
+	if (lookout_watch(&lookout, &poller, 1) == LOOK_WOKEN)
+		drain_wakes(thread);
+}
+
 static void sleep_for(struct progress_thread *thread, int listens, uint64_t wait)
 {
 	uint64_t capped = lesser(wait, LONGEST_SLEEP_NS);
 	struct timespec time = { .tv_nsec = (long)capped };
 	struct pollfd pollers[1 + PROGRESS_THREAD_SOCKETS] = { { .fd = thread->woken_fd.fd, .events = POLLIN } };
-	char drained[WAKE_BYTES];
 	uint32_t socket_count = listens ? thread->socket_count : 0;
 	for (uint32_t i = 0; i < socket_count; i++)
 		pollers[1 + i] = (struct pollfd){ .fd = thread->sockets[i], .events = POLLIN };
-	int ready = ppoll(pollers, 1 + socket_count, &time, NULL);
-	own_fds_recheck(thread->own);
-	if (ready <= 0 || !pollers[0].revents)
-		return;
-	if (!own_fd_valid(&thread->woken_fd)) {
-		ppoll(NULL, 0, &time, NULL); /* another file with its number could be ready all the time */
-		return;
-	}
-	if (read(thread->woken_fd.fd, drained, sizeof drained) < 0)
-		return; /* it was read already */
+	if (ppoll(pollers, 1 + socket_count, &time, NULL) > 0 && pollers[0].revents)
+		drain_wakes(thread);
+	else
+		own_fds_recheck(thread->own);
 }
 
 static void *thread_main(void *self)
@@ -250,7 +275,7 @@ static void *thread_main(void *self)
 		if ((wait || atomic_exchange(&thread->others_sent, 0)) && report_at == NEVER)
 			report_at = now + thread->report_within;
 		if (wait) {
-			sleep_for(thread, 0, wait);
+			look_while_polled(thread, wait);
 			continue;
 		}
 		device_lock_take(thread->lock);
