@@ -78,7 +78,10 @@ def test_parameters_of_hardware_alone_are_kept_and_shown() -> None:
 def test_profiles_by_name() -> None:
     assert profile_settings("univista", {"QP_NUM": 512}) == univista(QP_NUM=512)
     assert profile_settings(None, {}) == profile_settings("", {}) == {}
-    for profile, parameters, words in (("x", {}, "use univista"), (None, {"QP_NUM": 512}, "QP_NUM: parameters require")):
+    for profile, parameters, words in (
+        ("x", {}, "use univista"),
+        (None, {"QP_NUM": 512}, "QP_NUM: parameters require"),
+    ):
         with pytest.raises(VerbsError, match=words):
             profile_settings(profile, parameters)
 
