@@ -1,6 +1,6 @@
 /* FLUSH and ATOMIC WRITE (IBA annex A19) between two devices: a requester that posts them, and memory that they reach.
  *
- *     placement DEVICE GID_INDEX PORT [PEER]
+ *     placement DEVICE GID_INDEX PORT [PEER [without-flush]]
  *
  * Without PEER it listens on TCP and is the responder. Both exchange "QPN PSN GID VA RKEY"; the requester then posts a
  * WRITE, a FLUSH of its range, an ATOMIC WRITE, a FLUSH of the region, and a FLUSH beyond it, which must be refused. The
@@ -31,7 +31,7 @@ struct end {
 	union ibv_gid gid;
 };
 
-static uint64_t memory[WORDS];
+static uint64_t memory[WORDS], written = WRITTEN;
 static struct ibv_cq *cq;
 
 static void die(const char *what)
@@ -158,10 +158,10 @@ static void expect(const char *what, enum ibv_wc_status status)
 	}
 }
 
-static void request(struct ibv_qp *plain, const struct end *peer, unsigned ops)
+static void request(struct ibv_qp *plain, const struct end *peer, unsigned ops, const struct ibv_mr *source)
 {
 	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(plain);
-	uint64_t written = WRITTEN, stored = STORED;
+	uint64_t stored = STORED;
 
 	for (int step = 0; step < 4; step++) {
 		static const char *const names[] = { "WRITE", "FLUSH of a range", "ATOMIC WRITE", "FLUSH of a region" };
@@ -173,7 +173,7 @@ static void request(struct ibv_qp *plain, const struct end *peer, unsigned ops)
 		qp->wr_flags = IBV_SEND_SIGNALED;
 		if (step == 0) {
 			ibv_wr_rdma_write(qp, peer->rkey, peer->va + 8);
-			ibv_wr_set_inline_data(qp, &written, sizeof written);
+			ibv_wr_set_sge(qp, source->lkey, (uintptr_t)&written, sizeof written);
 		} else if (step == 2) {
 			qp->wr_atomic_write(qp, peer->rkey, peer->va, &stored);
 		} else {
@@ -203,14 +203,14 @@ int main(int argc, char **argv)
 	struct end own, peer;
 	uint64_t seen[WORDS], none[WORDS] = { 0 };
 	struct ibv_pd *pd;
-	struct ibv_mr *mr;
+	struct ibv_mr *mr, *source;
 	struct ibv_qp *qp;
 	unsigned ops;
 	char byte = 0;
 	int tcp;
 
 	if (argc < 4) {
-		fprintf(stderr, "usage: placement DEVICE GID_INDEX PORT [PEER]\n");
+		fprintf(stderr, "usage: placement DEVICE GID_INDEX PORT [PEER [without-flush]]\n");
 		return 2;
 	}
 	context = open_device(argv[1]);
@@ -226,12 +226,17 @@ int main(int argc, char **argv)
 	own = (struct end){ .qpn = qp->qp_num, .rkey = mr->rkey, .va = (uintptr_t)memory };
 	if (ibv_query_gid(context, 1, atoi(argv[2]), &own.gid))
 		die("GID");
+	if (argc > 5)
+		ops &= ~WITH_FLUSH;
 	tcp = meet(argc > 4 ? argv[4] : NULL, atoi(argv[3]));
 	swap(tcp, &own, &peer, sizeof own);
 	join(qp, &peer, atoi(argv[2]));
 	swap(tcp, &byte, &byte, 1);
 	if (argc > 4) {
-		request(qp, &peer, ops);
+		source = ibv_reg_mr(pd, &written, sizeof written, 0);
+		if (!source)
+			die("registration");
+		request(qp, &peer, ops, source);
 		swap(tcp, none, seen, sizeof seen);
 		if (seen[0] != STORED || seen[1] != WRITTEN || memcmp(seen + 2, none, sizeof none - 16)) {
 			fprintf(stderr, "placement: the responder has %llx %llx\n", (unsigned long long)seen[0],
