@@ -55,17 +55,25 @@ def run(rig: Rig, program: Path, runtime: str, archive: Path | None) -> dict[str
         if not rig.ask_guest(f"{_NEWER} && echo done", SECONDS).endswith("done\n"):
             raise RuntimeError("Debian 13's libraries could not be unpacked in the guest")
         guest = "chroot /newer /placement"
-    own: list[str | Path] = ["env", f"RNIC_RUNTIME_DIR={runtime}", sys.executable, "-m", "rnic.cli", "exec"]
-    own += ["--addr", rig.host[4], "--", program, "rnic0", "0", str(PORT)]
+
+    def own(way: str) -> list[str | Path]:
+        """Return the command for the program here, with a NIC process of its own: the last one's may be ending."""
+        place = Path(runtime, way)
+        place.mkdir(mode=0o700)
+        under: list[str | Path] = ["env", f"RNIC_RUNTIME_DIR={place}", sys.executable, "-m", "rnic.cli", "exec"]
+        return [*under, "--addr", rig.host[4], "--", program, "rnic0", "0", str(PORT)]
+
     both = f"({guest} rxe0 {GID_INDEX} {PORT} & sleep 2; {guest} rxe0 {GID_INDEX} {PORT} 127.0.0.1) 2>&1"
     said = {"Soft-RoCE asks itself": rig.ask_guest(both, SECONDS)}
     responder = rig.in_guest(f"{guest} rxe0 {GID_INDEX} {PORT}", SECONDS)
     if not rig.wait_listening("guest", PORT):
         raise RuntimeError(f"the guest's program does not listen: {responder.communicate()[0]}")
-    said["rnic asks Soft-RoCE"] = rig.beside(*own, rig.guest[4], "without-flush").communicate(timeout=SECONDS)[0]
+    said["rnic asks Soft-RoCE"] = rig.beside(*own("asks"), rig.guest[4], "without-flush").communicate(timeout=SECONDS)[
+        0
+    ]
     responder.communicate()
     rig.wait_free(4791)
-    responder = rig.beside(*own)
+    responder = rig.beside(*own("answers"))
     if not rig.wait_listening("host", PORT):
         raise RuntimeError(f"the program here does not listen: {responder.communicate()[0]}")
     asking = rig.in_guest(f"{guest} rxe0 {GID_INDEX} {PORT} {rig.host[4]} without-flush", SECONDS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.abi.exports import PRIVATE_VERSIONS, RDMACM, VERBS, VERBS_BEFORE_2008, VERBS_PRIVATE
+from rnic.abi.exports import PRIVATE_VERSIONS, RDMACM, UMAD, VERBS, VERBS_BEFORE_2008, VERBS_PRIVATE
 
 TREE = Path(os.environ.get("RNIC_RDMA_CORE", ""))
 
@@ -46,6 +46,7 @@ def test_every_public_name_is_exported_in_its_version() -> None:
     ours = VERBS | {"1.0": VERBS["1.0"] + VERBS_BEFORE_2008}
     assert missing(versions(TREE / "libibverbs" / "libibverbs.map.in"), "IBVERBS_", ours) == {}
     assert missing(versions(TREE / "librdmacm" / "librdmacm.map"), "RDMACM_", RDMACM) == {}
+    assert missing(versions(TREE / "libibumad" / "libibumad.map"), "IBUMAD_", UMAD) == {}
 
 
 def test_the_private_version_is_there() -> None:

@@ -183,6 +183,7 @@ _COUNTERS = "completion counters: only EFA has them; programs query the capabili
 _HANDLES = "DMA handles steer a hardware NIC's accesses to caches; this NIC is software"
 _IMPORTED = "objects of another process: no other process can use a program's context"
 _PATHS = "path records come from a subnet manager, which RoCE does not have"
+_IN_BACKGROUND = "names resolved in the background or by a subnet administrator: use `rdma_getaddrinfo`"
 _EPOLL = "epoll for rsockets: use `rpoll` or `rselect`"
 
 REFUSED: dict[str, str] = {
@@ -206,8 +207,8 @@ REFUSED: dict[str, str] = {
     "ibv_resolve_eth_l2_from_gid": "the device sends IP packets: the kernel resolves MAC addresses",
     "ibv_query_ece": "there are no enhanced connection options, as with Soft-RoCE",
     "ibv_set_ece": "there are no enhanced connection options, as with Soft-RoCE",
-    "rdma_query_addrinfo": "InfiniBand name services (`IB_SA`), which RoCE does not have",
-    "rdma_resolve_addrinfo": "InfiniBand name services (`IB_SA`), which RoCE does not have",
+    "rdma_query_addrinfo": _IN_BACKGROUND,
+    "rdma_resolve_addrinfo": _IN_BACKGROUND,
     "rdma_write_cm_event": "events that a program creates: use a queue in the program",
     **dict.fromkeys(("repoll_create", "repoll_ctl", "repoll_wait"), _EPOLL),
     "umad_get_issm_path": "no issm file: a RoCE port has no subnet manager",
