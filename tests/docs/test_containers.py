@@ -59,12 +59,13 @@ def shell(command: str, env: dict[str, str], place: Path, seconds: int) -> str:
     return done.stdout
 
 
-def storage_driver(place: Path) -> str:
+def storage_driver(place: Path, *namespaces: str) -> str:
     """``vfs`` copies the whole image for each container, half a gigabyte: only where layers cannot be mounted."""
+    place.mkdir()
     for name in ("lower", "upper", "work", "seen"):
         (place / name).mkdir()
     layers = f"lowerdir={place}/lower,upperdir={place}/upper,workdir={place}/work"
-    mount = ["unshare", "--mount", "mount", "-t", "overlay", "overlay", "-o", layers, str(place / "seen")]
+    mount = ["unshare", *namespaces, "--mount", "mount", "-t", "overlay", "overlay", "-o", layers, str(place / "seen")]
     return "vfs" if subprocess.run(mount, capture_output=True, check=False).returncode else "overlay"
 
 
@@ -76,7 +77,7 @@ def engine(tmp_path: Path) -> Iterator[dict[str, str]]:
         pytest.skip(f"{', '.join(missing)}: not installed")
     if os.geteuid() != 0:
         pytest.skip("not root, who alone makes networks for containers here")
-    for name in ("bin", "base", "layers"):
+    for name in ("bin", "base"):
         (tmp_path / name).mkdir()
     store = tempfile.mkdtemp(prefix="rnic-")  # Podman takes no path of more than 50 bytes
     driver = storage_driver(tmp_path / "layers")
@@ -247,6 +248,7 @@ def user(engine: dict[str, str], tmp_path: Path) -> Iterator[tuple[Path, list[st
     env = {each: os.environ[each] for each in given if each in os.environ}
     env |= {"HOME": str(place), "XDG_RUNTIME_DIR": str(home / "run"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
     env |= {"CONTAINERS_CONF": f"{place}/containers.conf", "LANG": "C.UTF-8"}
+    env["STORAGE_DRIVER"] = storage_driver(tmp_path / "own-layers", "--user", "--map-root-user")
     command = ["env", "-i", *(f"{key}={value}" for key, value in env.items())]
     command += ["setpriv", f"--reuid={name}", f"--regid={name}", "--init-groups"]
     try:
