@@ -125,6 +125,7 @@ class Responder(Half):
         kept = Resource(packet.kind, packet.psn, packets, packet.va, packet.length, packet.args, orig)
         self.resources = (*self.resources, kept)[-max(1, config.max_dest_rd_atomic) :]
         self._new(Reply(packet.kind, packet.psn, packets, orig=orig, va=self._begin(packet)))
+        self.owed = False
         self.expected_psn += packets
         return False
 

@@ -862,6 +862,20 @@ def test_any_answer_settles_what_is_owed(new: NewScript, answer: str) -> None:
     assert s.out() == []
 
 
+@pytest.mark.parametrize("name", ["READ_REQUEST", "FETCH_ADD"])
+def test_a_response_with_data_settles_it_too(new: NewScript, name: str) -> None:
+    """Else the ACK that follows would have the PSN of a request for data."""
+    s = new()
+    write(s, "WRITE_ONLY", 100, b"1234")
+    fields = {"dma_length": 8} if name == "READ_REQUEST" else {"swap_add": 1}
+    s.inject(name, 101, va=s.va, rkey=s.key, **fields)
+    assert s.deadline is None
+    (only,) = s.out()
+    assert only.split()[1] == "101"
+    s.wait(2 * OWED_NS)
+    assert s.out() == []
+
+
 def test_only_whole_messages_that_were_taken_are_owed_an_ack(new: NewScript) -> None:
     s = new()
     write(s, "WRITE_FIRST", 100, FULL, length=300)

@@ -381,6 +381,7 @@ class Responder(QpRecord):
             self.replies.atomic(packet.psn, orig, self._ack_code(), msn)
             ctx.expected_psn = packet.psn + 1 & PSN_MASK
         self.msn = ctx.rmsn = msn
+        self.owed_ns = NEVER  # the response acknowledges earlier requests
         self.host.schedule(self.qp)
         return False
 

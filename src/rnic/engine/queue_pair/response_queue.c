@@ -39,6 +39,8 @@ struct reply *engine_response_new(struct engine_qp *qp, uint64_t kind, uint64_t 
 				  uint64_t syndrome, int again)
 {
 	struct queue_pair *record = qp->record;
+	if (!again)
+		record->owed_ns = NEVER; /* every response acknowledges earlier requests */
 	if (record->reply_count >= QP_REPLIES)
 		return NULL;
 	struct reply *response = engine_response_at(qp, record->reply_count++);
@@ -61,7 +63,7 @@ void engine_response_ack(struct engine_qp *qp, uint64_t psn, uint64_t syndrome, 
 	if (record->reply_count >= QP_REPLIES)
 		return;
 	effects->effects |= EFFECT_SCHEDULE;
-	record->owed_ns = NEVER; /* every response acknowledges earlier requests */
+	record->owed_ns = NEVER;
 	if (record->reply_count) {
 		response = engine_response_at(qp, record->reply_count - 1);
 		if (response->kind == REPLY_ACK && !(response->syndrome & AETH_TYPE_MASK)) {
