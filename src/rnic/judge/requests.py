@@ -237,7 +237,7 @@ def _leads_back(report: Report, stream: Stream, packet: Seen) -> bool:
     """Return whether to accept a PSN far from all others: one is wrong, two in a row are a new connection on the same
     QPNs."""
     jump = stream.jump
-    if jump is not None and 0 <= psn_diff(packet.psn, jump.psn) <= KEEP:
+    if jump is not None and _begin_connection(stream, jump, packet):
         stream.forget()
         stream.facts.add("new connections on used numbers", packet.frame)
         _begin(report, stream, jump.psn, jump)
@@ -246,6 +246,14 @@ def _leads_back(report: Report, stream: Stream, packet: Seen) -> bool:
     stream.jump = packet
     stream.pair.stray = packet
     return False
+
+
+def _begin_connection(stream: Stream, jump: Seen, packet: Seen) -> bool:
+    """Return whether two packets begin a connection. PSNs that were used before are more likely late packets."""
+    apart = psn_diff(packet.psn, jump.psn)
+    if stream.has_used(jump.psn) and jump.row.operation != READ_REQUEST:
+        return jump.row.start and 0 <= apart <= 1
+    return 0 <= apart <= KEEP
 
 
 # ------------------------------------------------------------------------------------- the packet by itself

@@ -297,6 +297,18 @@ def test_a_copy_that_comes_very_late_was_sent_before(psn: int, rules: list[str])
     assert court.facts()["late packets"] == (not rules)
 
 
+def test_two_late_copies_in_a_row_are_no_new_connection() -> None:
+    court = Court()
+    for number in range(20_000):
+        court.ask(SEND, number)
+    court.reply(19_999, msn=20_000)
+    for psn in (3, 4000, 20_000):
+        court.ask(SEND, psn)
+    court.reply(20_000, msn=20_001)
+    assert court.rules() == []
+    assert court.facts()["new connections on used numbers"] == 0
+
+
 def test_a_read_far_behind_the_newest_request_is_asked_for_again() -> None:
     """The first of two READs, whose 12,288 PSNs are more than the packets that a stream remembers at least."""
     court = Court()
