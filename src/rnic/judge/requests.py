@@ -307,9 +307,10 @@ def check_form(report: Report, stream: Stream, packet: Seen) -> bool:
 def learn_mtu(report: Report, stream: Stream, mtu: int) -> None:
     """Set the path MTU, and compute the PSN spans of READs that wait for it."""
     stream.mtu = mtu
-    for read in stream.reads:
-        if not read.packets:
+    for read in tuple(stream.reads):
+        if read in stream.reads and not read.packets:
             learn_span(report, stream, read, psn_count(read.length, mtu))
+            _take_back_parts(stream, read)
 
 
 def learn_span(report: Report, stream: Stream, read: Read, packets: int) -> None:
@@ -323,6 +324,16 @@ def learn_span(report: Report, stream: Stream, read: Read, packets: int) -> None
     if psn_diff(end, stream.highest) > 0:
         stream.highest = end
     advance(report, stream)
+
+
+def _take_back_parts(stream: Stream, read: Read) -> None:
+    """Find the READs that only repeated a part of ``read``, now that its span is known."""
+    for part in tuple(stream.reads):
+        skipped = psn_diff(part.first, read.first)
+        if 0 < skipped < read.packets and part.va == read.va + skipped * stream.mtu and part.rkey == read.rkey:
+            stream.reads.remove(part)
+            stream.history.pop(part.first, None)
+            read.starts.add(part.first)
 
 
 # ------------------------------------------------------------------------------------------ READs and their PSNs

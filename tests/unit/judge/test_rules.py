@@ -285,6 +285,18 @@ def test_a_probe_for_the_first_response_of_a_read_repeats_it_in_part() -> None:
     assert court.rules() == []
 
 
+def test_a_repeated_part_is_known_once_the_path_mtu_is() -> None:
+    """The rest of a READ looks like another one until a response says how many bytes a packet has."""
+    court = Court()
+    court.ask(READ, 0, va=0x1000, rkey=1, dma_length=1028)
+    court.ask(READ, 0, va=0x1000, rkey=1, dma_length=512)
+    court.ask(READ, 1, va=0x1200, rkey=1, dma_length=516)
+    court.reply(0, op.READ_RESPONSE_FIRST, msn=1, payload=bytes(512))
+    court.reply(1, op.READ_RESPONSE_MIDDLE, payload=bytes(512))
+    court.reply(2, op.READ_RESPONSE_LAST, msn=1, payload=bytes(4))
+    assert court.rules() == []
+
+
 @pytest.mark.parametrize(("psn", "rules"), [(3, []), (1 << 23, ["psn-jump"]), (40_000, ["psn-jump"])])
 def test_a_copy_that_comes_very_late_was_sent_before(psn: int, rules: list[str]) -> None:
     """It is longer ago than a stream remembers packets; a PSN that was never used is no copy's."""
