@@ -73,6 +73,7 @@ RULES: tuple[Rule, ...] = (
           f"{RSP}::test_msn_wraps"),
     _rule("design", "What asks for no ACK is acknowledged with the next answer, or after a while",
           f"{RSP}::test_what_asks_for_no_ack_gets_one_after_a_while", f"{RSP}::test_any_answer_settles_what_is_owed",
+          f"{RSP}::test_a_response_with_data_settles_it_too",
           f"{RSP}::test_no_ack_is_owed_for_what_is_unreliable",
           f"{RSP}::test_a_long_round_trip_leaves_more_time_for_it",
           f"{RSP}::test_only_whole_messages_that_were_taken_are_owed_an_ack",
