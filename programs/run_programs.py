@@ -104,8 +104,8 @@ class Bench:
         captures: directory for the captures.
         timeout: time limit of a program in seconds.
         cache: directory for Python byte code: a row starts several Pythons, and compiling dominates their start.
-        bypass: programs run the engine themselves. Then only rows with faults, which use the NIC process, are
-        captured; packets are counted by the device.
+        bypass: programs run the engine themselves. Then only rows with faults, which use the NIC process, are captured;
+            packets are counted by the device.
         shm: with ``bypass``, both ends of a row are on one device, and must use rings if they can.
         tree: the programs are those of another distribution.
     """

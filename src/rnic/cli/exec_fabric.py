@@ -55,7 +55,8 @@ def place(
         fabric: the scenario file.
         host: number of its host; ``None`` for the rank of this process.
         slower: factor by which the fabric's time runs slower than the clock; ``None`` for the factor that this machine
-        needs, which is reported. addresses: addresses that the command line names.
+            needs, which is reported.
+        addresses: addresses that the command line names.
 
     Raises:
         ProcessError: there is no host number, or an address is given as well.

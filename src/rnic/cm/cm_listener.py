@@ -259,7 +259,7 @@ def cm_listen(
         addr: local address of the NIC, which is made in this process.
         port: in rdma_cm's TCP port space; 0 for any free one. No TCP port of the kernel is used.
         backlog: requests that may wait for :meth:`CmListener.get_request`, 0 for 1,024, which is the most. A request
-        beyond that gets no answer, and its sender retransmits it until its ``timeout_s`` is over.
+            beyond that gets no answer, and its sender retransmits it until its ``timeout_s`` is over.
         message_bytes: longest message that each connection receives.
         receives: messages that may wait on each connection.
         udp_port: UDP port of the NIC, 4791 by default; peers must have the same, since CM messages name none.

@@ -39,9 +39,10 @@ class CMID:
 
     Args:
         creator: an :class:`AddrInfo` for synchronous calls; a :class:`CMEventChannel` for calls that report by events;
-        or, with ``listen_id``, a :class:`CMEvent` that is a connection request. qp_init_attr: with an
-        :class:`AddrInfo`, make the queue pair; a listener makes one for each request. pd: protection domain; by default
-        a new one. port_space: ``RDMA_PS_TCP`` or ``RDMA_PS_UDP``; an :class:`AddrInfo` and a request have their own.
+            or, with ``listen_id``, a :class:`CMEvent` that is a connection request.
+        qp_init_attr: with an :class:`AddrInfo`, make the queue pair; a listener makes one for each request.
+        pd: protection domain; by default a new one.
+        port_space: ``RDMA_PS_TCP`` or ``RDMA_PS_UDP``; an :class:`AddrInfo` and a request have their own.
         listen_id: the listener, for a request.
 
     Raises:

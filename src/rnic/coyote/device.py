@@ -86,7 +86,8 @@ class Device:
     Args:
         link: carries the packets.
         shell: inspects each memory request of every queue pair, in Python. By default there is none, and the engine
-        moves the data. tlb: the shell's TLB.
+            moves the data.
+        tlb: the shell's TLB.
         tracer: gets page faults and the NIC's own events.
         counters: counts everything.
         settings: as :class:`~rnic.coyote.stack.RoceStack` takes them.

@@ -63,8 +63,8 @@ class RoceStack:
         link: the network; a :class:`~rnic.link.beats.BeatLink` for the 512-bit data path, or any other.
         shell: memory and streams.
         mmu: the memory of processes. The engine accesses memory opened with :meth:`~rnic.coyote.pair.Pair.open`
-        directly, without the shell. Without it the shell inspects each request. settings: ``seed`` and ``clock``, and
-        fields of :class:`~rnic.device.config.NicConfig`.
+            directly, without the shell. Without it the shell inspects each request.
+        settings: ``seed`` and ``clock``, and fields of :class:`~rnic.device.config.NicConfig`.
 
     :attr:`m_rdma_ack` holds the acknowledgements, oldest first. Short QP numbers are the caller's choice; short
     keys come from :attr:`keys`.

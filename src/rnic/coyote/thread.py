@@ -62,7 +62,7 @@ class CThread:
         device: local IPv4 address of the NIC, or a :class:`Device`, which several threads may share.
         udp_port: the NIC's UDP port, 4791 by default; the peer's is assumed to be the same.
         remote: memory that the peer may access with R_Key 0: ``"buffers"``, the buffers of :meth:`getMem` and
-        :meth:`userMap`; or ``"process"``, all of the process's memory, as Coyote's hardware allows.
+            :meth:`userMap`; or ``"process"``, all of the process's memory, as Coyote's hardware allows.
 
     Raises:
         CoyoteError: the region or process is invalid, or the region already has 64 threads.
@@ -202,7 +202,7 @@ class CThread:
             buffer: memory to use instead of allocating it; at least ``size`` bytes.
             timeout: seconds to wait for the peer; a server waits forever by default.
             older: the server is a host of Coyote's first version, whose ``ibvQ`` has 64 bytes; a server detects its
-            client's version.
+                client's version.
 
         Returns:
             The buffer.

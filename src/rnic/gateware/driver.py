@@ -155,8 +155,8 @@ class Driver:
     Raises:
         EngineError: no completion in time, an entry that fits no descriptor, a reset that does not end.
         ValueError: a ring size that is not 2 to 65535, or an SQ of more than 256 entries with ``documented_cqe``; a
-        ring that is not aligned to its entries; at start, a ring or a window outside the engine's address space of 32
-        to 64 bits.
+            ring that is not aligned to its entries; at start, a ring or a window outside the engine's address space of
+            32 to 64 bits.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ class Simulation:
         lose: two engines: called for each frame; true drops it.
         timing: timing of the memories.
         line_rate: two engines: bytes per cycle of the line between their MACs; 0: no MAC, but a wire that takes a beat
-        in each cycle.
+            in each cycle.
     """
 
     def __init__(

@@ -49,8 +49,8 @@ def launch(
     Args:
         directory: the runtime directory.
         wanted: arguments of ADD for devices that it makes before it answers anything. If it refuses one, it exits; the
-        next program that needs it starts it again and gets the reason. names: their names, for the view of the device
-        paths.
+            next program that needs it starts it again and gets the reason.
+        names: their names, for the view of the device paths.
 
     Raises:
         OSError: the socket cannot be made.

@@ -357,7 +357,7 @@ def open_window(
         host: the target's name or address.
         port: its TCP port.
         config: parameters of the bridge: bus width, base and size of the window, slots. By default 512 bits, bus
-        address 0, all of the memory, 16 outstanding reads and 16 outstanding writes.
+            address 0, all of the memory, 16 outstanding reads and 16 outstanding writes.
         offset: offset of the window's first byte in the target's memory.
         addr: local address of the NIC; by default that of the route to ``host``.
         udp_port: UDP port of the NIC, as for :func:`rnic.connect`.

@@ -50,7 +50,8 @@ class Fabric:
         seed: seed of all random choices.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, the same for all NICs.
         traffic_class: traffic class of the NICs' packets; by default with ECT, so that switches may mark them. Its
-        upper three bits are the default priority of flows. control_priority: priority of ACKs and CNPs, 0 to 7.
+            upper three bits are the default priority of flows.
+        control_priority: priority of ACKs and CNPs, 0 to 7.
         burst_packets: packets that a NIC sends at once, 1 to 64; packets of other queue pairs wait for them.
         bare: true if flows may have queue pairs that exist only in the compiled engine; the run is the same.
     """

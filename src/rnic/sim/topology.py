@@ -195,7 +195,7 @@ class Topology:
 
     Raises:
         TopologyError: duplicate or unknown names, a host with no link or several, hosts that cannot reach each other, a
-        value out of range.
+            value out of range.
     """
 
     hosts: tuple[Host, ...]

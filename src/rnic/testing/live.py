@@ -59,12 +59,14 @@ class LivePeer(LiveModel):
         seed: seed of all random choices.
         ipv6: use IPv6 addresses.
         seen: the link shows IP IDs; otherwise the ICRC of a corrupt packet may be right for another IP ID, so no packet
-        is corrupted. only: names of the flaws to try; all by default.
+            is corrupted.
+        only: names of the flaws to try; all by default.
         swarms: probability that a burst is a swarm: many packets with one flaw each, none of which may be accepted.
-        This gives several times as many packets per second. storms: probability that a burst to an RC queue pair
-        consists of random NAKs, or of valid packets reordered, duplicated and with other bytes. selective: the
-        connection has selective repeat (``QPAttr.selective_repeat``). settings: further fields of
-        :class:`~rnic.device.config.NicConfig`.
+            This gives several times as many packets per second.
+        storms: probability that a burst to an RC queue pair consists of random NAKs, or of valid packets reordered,
+            duplicated and with other bytes.
+        selective: the connection has selective repeat (``QPAttr.selective_repeat``).
+        settings: further fields of :class:`~rnic.device.config.NicConfig`.
 
     ``counts`` holds the number of packets sent with each flaw, ``""`` for none; ``digest`` is a CRC over
     everything that the NIC answered and stored, equal for equal seeds.

@@ -90,7 +90,8 @@ class SimNet:
         nodes: number of NICs.
         seed: seed of all random choices.
         faults: fault script (:mod:`rnic.link.fault_script`) of node 0's link, or scripts by node number. Directions are
-        node 0's: ``"tx"`` is what it sends. tx: fault rates of every node's sent packets.
+            node 0's: ``"tx"`` is what it sends.
+        tx: fault rates of every node's sent packets.
         ipv6: addresses fd00::1, fd00::2 ... instead of 10.0.0.1, 10.0.0.2 ...
         clock: virtual time to share with others.
         tracer: tracer of all NICs and links.

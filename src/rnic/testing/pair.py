@@ -200,7 +200,7 @@ class Side(VerbsSide):
 
         Raises:
             TimeoutError: they do not arrive within ``limit_ns`` of virtual time, or never can, or the peer keeps
-            sending RNR NAKs. The text includes the result of :func:`~rnic.testing.diagnosis.diagnose`.
+                sending RNR NAKs. The text includes the result of :func:`~rnic.testing.diagnosis.diagnose`.
         """
         assert self.net is not None
         refused, heard = self._refused(), self.counters.get("rx_packets", 0)
@@ -238,7 +238,8 @@ class Side(VerbsSide):
 
         Raises:
             WorkCompletionError: one has another status; the text includes the result of
-            :func:`~rnic.testing.diagnosis.diagnose`. TimeoutError: as :meth:`wait`.
+                :func:`~rnic.testing.diagnosis.diagnose`.
+            TimeoutError: as :meth:`wait`.
         """
         found = self.wait(count, limit_ns)
         for wc in found:

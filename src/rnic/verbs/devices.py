@@ -124,7 +124,7 @@ def runtime_on(link: Link, counters: Counters | None = None, seed: int | None = 
         counters: counters of the device.
         seed: makes keys reproducible; by default they cannot be guessed.
         settings: further fields of :class:`~rnic.device.config.NicConfig`, except address, port, MTU and windows;
-        ``clock`` goes to the loop.
+            ``clock`` goes to the loop.
     """
     clock = settings.pop("clock", None)
     nic = nic_on(link, counters, seed, **settings)

@@ -29,7 +29,7 @@ class DM:
 
     Raises:
         VerbsError: EINVAL for a length of 0 or an alignment beyond a page, ENOMEM if the context has not that much
-        left.
+            left.
     """
 
     def __init__(self, ctx: Context, attr: AllocDmAttr) -> None:

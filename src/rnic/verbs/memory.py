@@ -98,7 +98,7 @@ class MR:
 
     Raises:
         VerbsError: EINVAL for rights or a buffer that cannot be registered, EOPNOTSUPP for persistent flushes, since no
-        memory here is persistent, ENOMEM when keys are used up.
+            memory here is persistent, ENOMEM when keys are used up.
     """
 
     def __init__(self, pd: PD, buffer: Any, access: int = e.IBV_ACCESS_LOCAL_WRITE) -> None:
@@ -253,7 +253,7 @@ class AH:
 
     Raises:
         VerbsError: EINVAL for a GID index from which no packet can be sent, a peer of another IP version, and values
-        out of range.
+            out of range.
     """
 
     def __init__(self, pd: PD, attr: AHAttr) -> None:

@@ -37,8 +37,8 @@ def open(  # noqa: A001 - rnic.open says what it does
         capture: pcapng file to which a new device records.
         directory: runtime directory; by default this user's.
         bypass: run the data path in this program, as C programs under ``rnic exec`` do; the default is ``RNIC_BYPASS``,
-        else true. If that is not possible, the NIC process handles the packets: :attr:`Context.bypass` is false, and
-        the logger ``rnic`` gives the reason, once per program.
+            else true. If that is not possible, the NIC process handles the packets: :attr:`Context.bypass` is false,
+            and the logger ``rnic`` gives the reason, once per program.
 
     Raises:
         ProcessError: no NIC process can be reached or started.

@@ -74,7 +74,7 @@ class ReceivePoster:
         max_wr: entries that may be posted at a time.
         max_sge: scatter entries of each.
         shared: for a shared receive queue: its ring size is a power of two, and its entries are slots of a free list,
-        since queue pairs complete out of order, and a stalled one holds only its own slot.
+            since queue pairs complete out of order, and a stalled one holds only its own slot.
     """
 
     def __init__(self, ctx: Context, max_wr: int, max_sge: int, shared: bool = False) -> None:

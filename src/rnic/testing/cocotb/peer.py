@@ -132,12 +132,12 @@ class RocePeer:
         mac: the peer's MAC address, ``"02:00:00:00:00:01"``; ``None`` if frames begin with the IP header.
         ip: its IP address.
         mtu: path MTU, 256 to 4096 bytes.
-        faults: fault script of the network (:mod:`rnic.link.fault_script`); ``"tx"`` is toward the
-        design.
+        faults: fault script of the network (:mod:`rnic.link.fault_script`); ``"tx"`` is toward the design.
         stalls: called each cycle before a transfer to the design; true delays it.
         backpressure: called each cycle; true holds ``tready`` toward the design low.
         speed: nanoseconds of the peer's timers per simulated nanosecond. Timeouts are milliseconds, which take long to
-        simulate. reset: active-high reset; while it is 1, the peer neither sends nor receives.
+            simulate.
+        reset: active-high reset; while it is 1, the peer neither sends nor receives.
         seed: seed of all random choices.
         strict: an operation raises :class:`RuleBroken` if a rule has been broken.
 
